@@ -24,6 +24,14 @@ RECENT_H = 48
 """A commit is recent if it is at most this many hours older than HEAD."""
 ALL, NONE = "all", "none"
 _PINS = ("pyproject.toml", "constraints.txt", "tests/kit/environments.py")
+_ENGINES = (
+    "cirron_otel/core/analysis/",
+    "cirron_otel/core/columns/",
+    "cirron_otel/core/engines/",
+    "cirron_otel/core/run/",
+    "tests/system/engines/",
+    *_PINS,
+)
 
 
 @dataclass(frozen=True)
@@ -88,16 +96,8 @@ GROUPS: dict[str, Group] = {
         "the wheel in each other supported Python (make pythons)",
         ("cirron_otel/", "tests/kit/wheels.py", "tests/system/pythons/", *_PINS),
     ),
-    "spark": Group(
-        "reports by a real Spark",
-        (
-            "cirron_otel/core/analysis/",
-            "cirron_otel/core/columns/",
-            "cirron_otel/core/engines/",
-            "tests/system/engines/",
-            *_PINS,
-        ),
-    ),
+    "chdb": Group("relations and reports by chDB", _ENGINES),
+    "spark": Group("reports by a real Spark", _ENGINES),
 }
 
 

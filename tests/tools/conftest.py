@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
-from tests.kit.servers.command_server import ENGINES, shared_server, starts_alike
+from tests.kit.servers.command_server import COLUMNS, shared_server, starts_alike
 from tests.kit.servers.server import OtlpServer
 
 BIN = Path(sys.executable).parent
@@ -24,6 +24,7 @@ SPOOLS = Path(__file__).parents[1] / "testdata" / "spools"
 RECORDED = SPOOLS / "01_torch_basic" / ".cirron"
 """Three epochs of eight steps, which cirron-sdk 0.3.0 recorded."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
+_OF_COLUMNS = ("--engine", "parquet:", "iceberg:", ".parquet")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -53,7 +54,8 @@ def run(tmp_path: Path) -> Run:
         command = [COMMAND, *map(str, arguments)]
         variables = environment(**(env or {}))
         if not more and starts_alike(variables):
-            server = shared_server(ENGINES) if "--engine" in command else shared_server()
+            columns = any(word in argument for argument in command for word in _OF_COLUMNS)
+            server = shared_server(COLUMNS) if columns else shared_server()
             done = server.run(command, tmp_path, variables, stdin)
         else:
             done = subprocess.run(  # type: ignore[call-overload]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from ...semconv import MICRO_STEP
-from .tree import TreeNode
 
 STEP = "step"
 UNATTRIBUTED = "unattributed"
@@ -75,131 +73,124 @@ def ends_closure(name: str | None) -> bool:
     return name in CLOSURE_ENDS
 
 
-def place_of_95(count: int) -> int:
-    """Return the place of the duration that 95 of 100 do not exceed, among `count` in order."""
-    return -(-95 * count // 100) - 1
+PERCENTILES: Final[Mapping[str, int]] = {"p95": 95, "p99": 99}
+"""The percentiles of a report by name, apart from the median. Their fields end with `_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """The figures of one phase over all steps, or of the parts of steps that no phase covers."""
+
+    name: str
+    times: int = 0
+    """The number of scopes; for the part that no phase covers, the number of steps."""
+    total_ns: int = 0
+    """The sum over all steps, ns."""
+    median_ns: int = 0
+    """The median duration of a scope, ns."""
+    percentiles: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PERCENTILES, 0))
+    """By the name of each percentile: the duration that so many scopes do not exceed, ns."""
+    max_ns: int = 0
+    """The duration of the longest scope, ns."""
+
+    @staticmethod
+    def places(times: int) -> list[int]:
+        """Return the places in the order of some durations of those that the figures need."""
+        percentiles = (-(-percent * times // 100) - 1 for percent in PERCENTILES.values())
+        return [(times - 1) // 2, times // 2, *percentiles, times - 1]
+
+    @classmethod
+    def at(cls, name: str, times: int, total_ns: int, durations: Sequence[int]) -> PhaseFigures:
+        """Return the figures of some durations from those at `places`."""
+        low, high, *percentiles, most = durations
+        median = low if low == high else round((low + high) / 2)
+        named = dict(zip(PERCENTILES, percentiles, strict=True))
+        return cls(name, times, total_ns, median, named, most)
+
+    @classmethod
+    def of(cls, name: str, times: int, total_ns: int, nth: Callable[[int], int]) -> PhaseFigures:
+        """Return the figures of some durations. `nth` returns the one at a place in their order."""
+        if not times:
+            return cls(name)
+        return cls.at(name, times, total_ns, list(map(nth, cls.places(times))))
+
+    def figures(self) -> PhaseFigures:
+        """Return these figures."""
+        return self
+
+    def spread(self) -> dict[str, int]:
+        """Return the median, the percentiles and the maximum by the heads of their columns, ns."""
+        return {"p50": self.median_ns, **self.percentiles, "max": self.max_ns}
+
+    def to_json(self, **more: float) -> dict[str, Any]:
+        """Return the figures, with `more` of them after the total."""
+        return {
+            "times": self.times,
+            "total_ns": self.total_ns,
+            **more,
+            "median_ns": self.median_ns,
+            **{f"{name}_ns": ns for name, ns in self.percentiles.items()},
+            "max_ns": self.max_ns,
+        }
 
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """The durations of one phase over all steps, or of the parts of steps that no phase covers."""
+    """The durations of one phase, from which its figures follow."""
 
     name: str
     durations: list[int] = field(default_factory=list)
     """One entry per scope, ns; for the part that no phase covers, one per step."""
 
+    def figures(self) -> PhaseFigures:
+        """Return the figures of the durations."""
+        ordered = sorted(self.durations)
+        return PhaseFigures.of(self.name, len(ordered), sum(ordered), ordered.__getitem__)
+
     @property
     def times(self) -> int:
-        """The number of scopes; for the part that no phase covers, the number of steps."""
+        """The number of durations."""
         return len(self.durations)
 
     @property
     def total_ns(self) -> int:
-        """The sum over all steps, ns."""
+        """The sum of the durations, ns."""
         return sum(self.durations)
 
     @property
     def median_ns(self) -> int:
-        """The median duration of a scope, ns."""
-        return round(statistics.median(self.durations)) if self.durations else 0
-
-    @property
-    def p95_ns(self) -> int:
-        """The duration that 95 of 100 scopes do not exceed, ns."""
-        ordered = sorted(self.durations)
-        return ordered[place_of_95(len(ordered))] if ordered else 0
-
-    @property
-    def max_ns(self) -> int:
-        """The duration of the longest scope, ns."""
-        return max(self.durations, default=0)
-
-    def figures(self) -> PhaseFigures:
-        """Return the same figures without the durations."""
-        ordered = sorted(self.durations)
-        count = len(ordered)
-        middle = (ordered[(count - 1) // 2], ordered[count // 2]) if ordered else (0, 0)
-        return PhaseFigures(
-            self.name, count, sum(ordered), middle, self.p95_ns, ordered[-1] if ordered else 0
-        )
+        """The median of the durations, ns."""
+        return self.figures().median_ns
 
 
-class PhaseFigures(PhaseTimes):
-    """The figures of one phase without its durations."""
-
-    __slots__ = ("_figures",)
-
-    def __init__(
-        self,
-        name: str,
-        times: int,
-        total_ns: int,
-        middle: tuple[int, int],
-        p95_ns: int,
-        max_ns: int,
-    ) -> None:
-        """`middle` has the two middle durations, which are equal for an odd number of scopes."""
-        super().__init__(name)
-        low, high = middle
-        median = low if low == high else round(statistics.median(middle))
-        self._figures = times, total_ns, median, p95_ns, max_ns
-
-    @property
-    def times(self) -> int:
-        """The number of scopes."""
-        return self._figures[0]
-
-    @property
-    def total_ns(self) -> int:
-        """The sum over all steps, ns."""
-        return self._figures[1]
-
-    @property
-    def median_ns(self) -> int:
-        """The median duration of a scope, ns."""
-        return self._figures[2]
-
-    @property
-    def p95_ns(self) -> int:
-        """The duration that 95 of 100 scopes do not exceed, ns."""
-        return self._figures[3]
-
-    @property
-    def max_ns(self) -> int:
-        """The duration of the longest scope, ns."""
-        return self._figures[4]
-
-    def figures(self) -> PhaseFigures:
-        """Return these figures."""
-        return self
+Phase: TypeAlias = PhaseTimes | PhaseFigures
 
 
 @dataclass(slots=True)
 class Breakdown:
     """The time of all steps of some trees. Phases and unattributed time add up to the total."""
 
-    steps: PhaseTimes
-    phases: list[PhaseTimes]
+    steps: Phase
+    phases: list[Phase]
     """In the order of their first occurrence."""
-    unattributed: PhaseTimes
+    unattributed: Phase
     _warm_up: int | None = field(default=None, repr=False, compare=False)
-    _steady: PhaseTimes | None = field(default=None, repr=False, compare=False)
+    _steady: Phase | None = field(default=None, repr=False, compare=False)
 
     @property
     def warm_up(self) -> int:
         """The number of warm-up steps: the leading steps that take more than twice the median."""
         if self._warm_up is None:
-            self._warm_up = self._count_warm_up()
+            durations = [] if isinstance(self.steps, PhaseFigures) else self.steps.durations
+            self._warm_up = warm_up_of(self.steps, durations)
         return self._warm_up
 
-    def _count_warm_up(self) -> int:
-        return warm_up_of(self.steps, self.steps.durations)
-
     @property
-    def steady(self) -> PhaseTimes:
+    def steady(self) -> Phase:
         """The steps after the warm-up."""
         if self._steady is None:
-            self._steady = PhaseTimes(STEP, self.steps.durations[self.warm_up :])
+            durations = [] if isinstance(self.steps, PhaseFigures) else self.steps.durations
+            self._steady = PhaseTimes(STEP, durations[self.warm_up :])
         return self._steady
 
     def figures(self) -> Breakdown:
@@ -223,22 +214,15 @@ class Breakdown:
             "unattributed": self._row(self.unattributed),
         }
 
-    def _row(self, phase: PhaseTimes) -> dict[str, Any]:
-        return {
-            "times": phase.times,
-            "total_ns": phase.total_ns,
-            "share": self.share(phase),
-            "median_ns": phase.median_ns,
-            "p95_ns": phase.p95_ns,
-            "max_ns": phase.max_ns,
-        }
+    def _row(self, phase: Phase) -> dict[str, Any]:
+        return phase.figures().to_json(share=self.share(phase))
 
-    def share(self, phase: PhaseTimes) -> float:
+    def share(self, phase: Phase) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
 
 
-def warm_up_of(steps: PhaseTimes, first: Sequence[int]) -> int:
+def warm_up_of(steps: Phase, first: Sequence[int]) -> int:
     """Return the number of warm-up steps. `first` has at least the durations of the first 50."""
     if steps.times < _FEW:
         return 0
@@ -246,77 +230,3 @@ def warm_up_of(steps: PhaseTimes, first: Sequence[int]) -> int:
     max_count = min(steps.times // 4, MOST_WARM_UP)
     slow = itertools.takewhile(lambda ns: ns > limit, first[:max_count])
     return sum(1 for _ in slow)
-
-
-def break_down(roots: Iterable[TreeNode]) -> Breakdown:
-    """Return the breakdown of all steps below `roots`.
-
-    The phases of a micro step belong to its step. If a phase contains other phases
-    (`holds_phases`), their time is not part of its own.
-    """
-    phases: dict[str, PhaseTimes] = {}
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
-    for step in _steps(roots):
-        left = step.duration_ns or 0
-        steps.durations.append(left)
-        for each, phase_ns in _phases(step):
-            phases.setdefault(each.name or "?", PhaseTimes(each.name or "?")).durations.append(
-                phase_ns
-            )
-            left -= phase_ns
-        unattributed.durations.append(left)
-    return Breakdown(steps, list(phases.values()), unattributed)
-
-
-def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
-    """Yield the recorded steps in order, without descending into a step."""
-    todo = list(reversed(list(roots)))
-    while todo:
-        node = todo.pop()
-        if node.name == STEP and node.recorded:
-            yield node
-        else:
-            todo += reversed(node.children)
-
-
-def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
-    """Yield the phases of a step, each with its time outside the phases inside it, ns."""
-    for child in step.children:
-        for outermost in child.children if child.name == MICRO_STEP else [child]:
-            todo = [outermost]
-            while todo:
-                inner = list(_inside(phase := todo.pop()))
-                yield phase, _own_time(phase, inner)
-                todo += reversed(inner)
-
-
-def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
-    """Return the time of a phase without the phases inside it, ns.
-
-    An optimizer updates the weights after its closure has returned, that is, after the closure's
-    backward pass and the phases that follow it. The time between phases inside the closure is the
-    trainer's, not the optimizer's.
-    """
-    duration = phase.duration_ns or 0
-    is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
-    if not is_closure or phase.start_ns is None:
-        return max(duration - sum(each.duration_ns or 0 for each in inner), 0)
-    own_ns, reached, is_over = 0, phase.start_ns, False
-    for each in sorted(inner, key=lambda node: node.start_ns or 0):
-        start = each.start_ns or 0
-        if is_over and not ends_closure(each.name):
-            own_ns += max(start - reached, 0)
-        is_over = ends_closure(each.name)
-        reached = max(reached, start + (each.duration_ns or 0))
-    return own_ns + max(phase.start_ns + duration - reached, 0)
-
-
-def _inside(phase: TreeNode) -> Iterator[TreeNode]:
-    """Yield the phases directly inside another phase."""
-    todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
-    while todo:
-        node = todo.pop()
-        if is_phase(node.name):
-            yield node
-        elif holds_phases(node.name):
-            todo += reversed(node.children)

@@ -1,7 +1,7 @@
 """An index of a complete spool in a temporary database on disk, so that memory stays bounded.
 
 Records that refer to each other are in different files: a scope is written when it ends, so its
-children precede it, often by many files. `verify`, the summary and the tree query the records of
+children precede it, often by many files. `verify` and the search for sessions query the records of
 all files. The database is an unnamed file that SQLite itself removes.
 """
 
@@ -16,12 +16,10 @@ from typing import Any
 from ...errors import TargetError
 from ...ids import is_id
 from ...semconv import HW_ID
-from ..records.digest_marks import MARK_NAMES, digest_mark
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
 from ..records.run_summary import values_of_marks, values_of_spans
 from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
-from ..records.trace_marks import TRACE_STEP, trace_step
 from ..spool.reader import BatchFile
 from ..state_database import open_database
 
@@ -48,15 +46,6 @@ CREATE TABLE sample (
     file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
     device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
-CREATE TABLE trace_step (
-    file INTEGER, position INTEGER, step_id TEXT, numbers BLOB, PRIMARY KEY (file, position)
-) WITHOUT ROWID;
-CREATE TABLE digest (
-    file INTEGER, position INTEGER, quantity TEXT, dtype TEXT, bits TEXT, is_failed INTEGER,
-    PRIMARY KEY (file, position)
-) WITHOUT ROWID;
-CREATE TABLE tensor_layout (layout TEXT PRIMARY KEY, file INTEGER, position INTEGER) WITHOUT ROWID;
-CREATE TABLE open_scope (id BLOB PRIMARY KEY, parent BLOB, name TEXT, idx TEXT) WITHOUT ROWID;
 CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """
@@ -67,29 +56,6 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
-# The list of duplicates is short. A list of the records to keep would be as long as the index, in a
-# table of SQLite that is not cached.
-_ONCE = """
-DELETE FROM span WHERE no IN (
-    SELECT no FROM (
-        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM span WHERE id IS NOT NULL
-    ) WHERE before = id
-);
-DELETE FROM mark WHERE no IN (
-    SELECT no FROM (
-        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM mark WHERE id IS NOT NULL
-    ) WHERE before = id
-);
-CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
-"""
-# A summarised step and the scopes inside it have the step's id as their `origin`. If the complete
-# batch is there as well, its records count.
-_COMPLETE = """
-DELETE FROM span WHERE origin IN (SELECT id FROM span WHERE origin IS NULL AND id IS NOT NULL);
-DELETE FROM mark WHERE file IN (SELECT no FROM file WHERE has_summaries) AND id IN (
-    SELECT id FROM mark WHERE file NOT IN (SELECT no FROM file WHERE has_summaries)
-);
-"""
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -97,14 +63,9 @@ _ADD_SPAN = (
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_TRACE_STEP = "INSERT INTO trace_step VALUES (?, ?, ?, ?)"
-_ADD_DIGEST = "INSERT INTO digest VALUES (?, ?, ?, ?, ?, ?)"
-_ADD_LAYOUT = "INSERT OR IGNORE INTO tensor_layout VALUES (?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
-_NAMES_TEXT = b'"names"'
 _CACHE_KIB = 32 * 1024
-_MAX_VERSIONS = 100
 _NO_ATTRIBUTES = None, None, False, False
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
@@ -136,10 +97,8 @@ class SpoolIndex:
         self.connection.executescript(_SCHEMA)
         self.connection.execute("BEGIN")
         self.files = 0
-        self.bytes = 0
         self.has_summaries = False
         """Whether some steps are summaries, because of an export budget."""
-        self.sdk_versions: set[str] = set()
 
     def __enter__(self) -> SpoolIndex:
         return self
@@ -151,12 +110,6 @@ class SpoolIndex:
         traceback: TracebackType | None,
     ) -> None:
         self.connection.close()
-
-    def load(self, batches: Iterable[BatchFile]) -> SpoolIndex:
-        """Add `batches`, then make them searchable; at most once per index."""
-        for batch in batches:
-            self.add(batch)
-        return self.ready()
 
     def add(self, batch: BatchFile) -> None:
         """Add one batch."""
@@ -170,9 +123,6 @@ class SpoolIndex:
             spans = expanded
         number = self.files
         self.files += 1
-        self.bytes += len(batch.data)
-        if rows.sdk_version is not None and len(self.sdk_versions) < _MAX_VERSIONS:
-            self.sdk_versions.add(shown(rows.sdk_version) or "")
         add = self.connection.executemany
         name = shown(batch.name)
         with disk_errors():
@@ -181,9 +131,6 @@ class SpoolIndex:
             add(_ADD_SPAN, _spans(number, spans, has_summaries=has_summaries))
             add(_ADD_MARK, _mark_rows(number, rows))
             add(_ADD_SAMPLE, _samples(number, rows))
-            add(_ADD_TRACE_STEP, _trace_steps(number, rows))
-            add(_ADD_DIGEST, _digests(number, rows))
-            add(_ADD_LAYOUT, _layouts(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
             add(_ADD_SUMMARY, values_of_spans(rows.spans))
@@ -216,23 +163,6 @@ class SpoolIndex:
     def one(self, query: str, *values: Any) -> Any:
         """Return the first value of the first row, or None."""
         return next(self.rows(query, *values), (None,))[0]
-
-
-def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """Return an index of the records of `batches`, for example of a SpoolReader.
-
-    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
-    inherits its parent's records), only the first one is kept; a complete step replaces its
-    summary. Raises the errors of reading the batches, and TargetError if there is no disk space.
-    """
-    index = SpoolIndex()
-    try:
-        index.load(batches)
-        index.script(_COMPLETE * index.has_summaries + _ONCE)
-    except BaseException:
-        index.connection.close()
-        raise
-    return index
 
 
 @contextlib.contextmanager
@@ -293,34 +223,6 @@ def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             if memory is not None:
                 kind, device, *sizes, detail = memory
                 yield (file, position, kind, shown(device), *sizes, shown(detail))
-
-
-def _trace_steps(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    for position, mark in enumerate(rows.marks):
-        if mark.name == TRACE_STEP:
-            loss = mark.value if mark.value is not None else mark.value_nonfinite
-            step = trace_step(loss, mark.attributes)
-            if step is not None:
-                yield file, position, str(step.step_id), step.numbers
-
-
-def _digests(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    for position, mark in enumerate(rows.marks):
-        if mark.name in MARK_NAMES:
-            digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None:
-                bits = None if digest.bits is None else f"{digest.bits:x}"
-                is_failed = digest.failed is not None
-                yield file, position, digest.quantity, digest.dtype, bits, is_failed
-
-
-def _layouts(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the marks that name the tensors of a layout."""
-    for position, mark in enumerate(rows.marks):
-        if mark.name in MARK_NAMES and mark.may_have(_NAMES_TEXT):
-            digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None and digest.tensors is not None and "names" in digest.tensors:
-                yield shown(digest.tensors.get("layout")), file, position
 
 
 def _snapshots(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

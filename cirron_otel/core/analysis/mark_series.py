@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import itemgetter
 
-from .index import SpoolIndex
-
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
 
@@ -75,12 +73,6 @@ class MarkSeries:
             self.epochs.append(mean)
 
 
-_EPOCHS = """
-SELECT DISTINCT start_ns FROM span WHERE name = 'epoch' AND rank IS ? AND start_ns IS NOT NULL
-ORDER BY start_ns LIMIT ?
-"""
-
-
 @dataclass(slots=True)
 class Point:
     """Consecutive records of a series."""
@@ -98,11 +90,6 @@ class Point:
     """The earliest time of the records, Unix ns."""
     end_ns: int | None = None
     """The latest time of the records, Unix ns."""
-
-
-def epoch_starts(index: SpoolIndex, rank: int | None, limit: int) -> list[int]:
-    """Return the start times of a rank's first `limit` epochs, Unix ns."""
-    return [start for (start,) in index.rows(_EPOCHS, rank, limit)]
 
 
 def points_of(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from .index import SpoolIndex
-from .mark_series import Point, points_of
-
 MAX_ROWS = 1000
 """The maximum number of devices, of phases, and of alerts in a report."""
-_JOINED = """
-FROM sample JOIN mark ON mark.file = sample.file AND mark.position = sample.position
-LEFT JOIN span ON span.id = mark.span
-"""
-_COURSE = f"""
-SELECT sample.allocated, mark.ts_ns
-{_JOINED} WHERE sample.kind = 'sample' AND span.rank IS ? AND sample.device = ?
-ORDER BY mark.ts_ns, mark.no
-"""
 
 
 @dataclass(slots=True)
@@ -100,12 +87,3 @@ def most_severe(alerts: list[MemoryAlert], most: int) -> list[MemoryAlert]:
     severity = {"oom": 0, "critical": 1, "warning": 3}
     ranked = sorted(enumerate(alerts), key=lambda pair: severity.get(pair[1].kind, 2))
     return [alert for _, alert in sorted(ranked[:most], key=itemgetter(0))]
-
-
-def memory_courses(
-    index: SpoolIndex, report: MemoryReport, most: int, limit: int
-) -> Iterator[tuple[DeviceMemory, list[Point]]]:
-    """Yield the samples of the first `most` devices over time, as at most `limit` points each."""
-    for each in report.devices[:most]:
-        rows = index.rows(_COURSE, each.rank, each.device)
-        yield each, list(points_of(rows, each.samples, limit))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
 from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
-from ..records.rows import IndexedBatch, IndexedSpan
+from ..records.rows import IndexedBatch, IndexedSpan, rows_of
 from ..records.step_summaries import GROUP, STEP_COUNT
 from ..spool.oom_kills import KILLS_CAUSE
 
@@ -24,17 +24,6 @@ STEP_NAMES = ("step", "batch")
 """The names of the scopes that are counted as steps of a run; `batch` is that of cirron-sdk."""
 _ENDED_BY_SIGNAL = ("incomplete:", "killed:")
 _ERROR = 2
-
-
-class _Span(msgspec.Struct, gc=False):
-    id: str = ""
-    parent_id: str | None = None
-    name: str = ""
-    start_ns: int = 0
-    end_ns: int = 0
-    rank: int | None = None
-    otel: dict[str, Any] | None = None
-    attrs: msgspec.Raw = msgspec.Raw()
 
 
 class _GroupAttributes(msgspec.Struct, gc=False):
@@ -52,12 +41,6 @@ class _Otel(msgspec.Struct, gc=False):
     resource_spans: list[msgspec.Raw] = []
 
 
-class _Batch(msgspec.Struct, gc=False):
-    spans: list[_Span] = []
-    otel: _Otel | None = None
-
-
-_decoder = msgspec.json.Decoder(_Batch)
 _otel_decoder = msgspec.json.Decoder(_Otel | None)
 _COUNTED = frozenset({*STEP_NAMES, GROUP, JOB, SESSION})
 
@@ -84,37 +67,42 @@ class RunBatchOutline:
     cause: str | None = None
     """The cause of a failure, if the session's own span or the job's states a known one."""
 
+    def join(self, other: RunBatchOutline) -> None:
+        """Add the fields of another batch of the same session or run."""
+        self.session_trace_id = self.session_trace_id or other.session_trace_id
+        self.resource.update(other.resource)
+        self.spans += other.spans
+        self.start_ns = _either(min, self.start_ns, other.start_ns)
+        self.end_ns = _either(max, self.end_ns, other.end_ns)
+        self.ranks |= other.ranks
+        for rank, steps in other.steps.items():
+            self.steps[rank] = self.steps.get(rank, 0) + steps
+        self.status = worse(self.status, other.status)
+        self.cause = self.cause or other.cause
+
     def text(self, attribute: str) -> str | None:
         """Return an attribute of the resource if it is a non-empty string."""
         value = self.resource.get(attribute)
         return value if isinstance(value, str) and value else None
 
 
+def _either(choose: Callable[..., int], one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else choose(one, other)
+
+
 def outline_of(data: bytes) -> RunBatchOutline:
     """Return the outline of a batch; fields of an unexpected type count as absent."""
-    try:
-        batch = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        batch = _lenient(data)
-    outline = _outline(batch.otel)
-    _count_all(batch.spans, outline)
-    return outline
+    return outline_of_rows(rows_of(data), data)
 
 
 def outline_of_rows(rows: IndexedBatch, data: bytes) -> RunBatchOutline:
     """Return the outline of a batch whose rows have been read from `data`."""
-    if any(span.id is None or not isinstance(span.otel, dict | None) for span in rows.spans):
-        return outline_of(data)
+    spans = rows.spans
     try:
         otel = _otel_decoder.decode(rows.otel) if rows.otel else None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return outline_of(data)
+        otel, spans = _lenient(rows.spans, data)
     outline = _outline(otel)
-    _count_all(rows.spans, outline)
-    return outline
-
-
-def _count_all(spans: Sequence[_Span] | Sequence[IndexedSpan], outline: RunBatchOutline) -> None:
     outline.spans = len(spans)
     if outline.is_foreign:
         outline.trace_halves = frozenset((span.id or "")[16:] for span in spans)
@@ -124,6 +112,7 @@ def _count_all(spans: Sequence[_Span] | Sequence[IndexedSpan], outline: RunBatch
     for span in spans:
         if span.name in _COUNTED:
             _count(span, outline)
+    return outline
 
 
 def outline_of_otel(otel: Any) -> RunBatchOutline:
@@ -142,14 +131,16 @@ def _outline(otel: _Otel | None) -> RunBatchOutline:
     return outline
 
 
-def _count(span: _Span | IndexedSpan, outline: RunBatchOutline) -> None:
+def _count(span: IndexedSpan, outline: RunBatchOutline) -> None:
+    attrs = span.attrs
+    if not isinstance(attrs, msgspec.Raw):
+        attrs = msgspec.Raw(exactjson.dumps(attrs))
     if span.name in STEP_NAMES:
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
     elif span.name == GROUP:
-        count = _steps_of_group(span.attrs)
-        outline.steps[span.rank] = outline.steps.get(span.rank, 0) + count
+        outline.steps[span.rank] = outline.steps.get(span.rank, 0) + _steps_of_group(attrs)
     elif span.name == JOB or (span.name == SESSION and span.parent_id is None):
-        add_end(outline, span.name, span.otel, span.attrs)
+        add_end(outline, span.name, span.otel if isinstance(span.otel, dict) else None, attrs)
 
 
 def add_end(
@@ -199,32 +190,23 @@ def cause_of(otel: dict[str, Any] | None, attrs: msgspec.Raw) -> str | None:
     return OUT_OF_MEMORY if named.get(FAILURE_CAUSE) == OUT_OF_MEMORY else None
 
 
-def _lenient(data: bytes) -> _Batch:
-    """Read a batch with values of unexpected types, which count as absent."""
+def _lenient(spans: list[IndexedSpan], data: bytes) -> tuple[_Otel | None, list[IndexedSpan]]:
+    """Return the fields of a batch with values of unexpected types, which count as absent.
+
+    `spans` are its rows, of which those of objects count.
+    """
     try:
         batch = exactjson.loads(data)
     except InputError:
-        return _Batch()
+        return None, []
     if not isinstance(batch, dict):
-        return _Batch()
-    otel = batch.get("otel")
-    records = batch.get("spans")
-    spans = [_span(each) for each in records if isinstance(each, dict)] if isinstance(
-        records, list
-    ) else []  # fmt: skip
-    return _Batch(spans, _otel(otel) if isinstance(otel, dict) else None)
-
-
-def _span(record: dict[str, Any]) -> _Span:
-    return _Span(
-        _text(record.get("id")) or "",
-        _text(record.get("parent_id")),
-        _text(record.get("name")) or "",
-        _number(record.get("start_ns")) or 0,
-        _number(record.get("end_ns")) or 0,
-        _number(record.get("rank")),
-        otel if isinstance(otel := record.get("otel"), dict) else None,
-        msgspec.Raw(exactjson.dumps(record.get("attrs"))),
+        return None, []
+    otel, records = batch.get("otel"), batch.get("spans")
+    return (
+        _otel(otel) if isinstance(otel, dict) else None,
+        [span for span, record in zip(spans, records, strict=True) if isinstance(record, dict)]
+        if isinstance(records, list)
+        else [],
     )
 
 
@@ -242,7 +224,3 @@ def _otel(otel: dict[str, Any]) -> _Otel:
 
 def _text(value: object) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int and -(2**63) <= value < 2**63 else None

@@ -1,52 +1,37 @@
 """A report over many runs: the figures of each group of runs with equal values of some keys.
 
-Each run is read once. Memory holds the figures of the groups and of one run; the durations of all
-steps are in a temporary database on disk.
+Each run is read once. The durations of all steps are in temporary files if they are many.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from ..run.run_figures import RunFigures, run_figures
-from ..state_database import TEMPORARY, open_database
+from ..records.verbatim import record_at, span_records
+from ..run.figures.durations import Durations, figures_of
+from ..run.opening import open_run
+from ..run.run import Run as OpenedRun
 from .breakdown import STEP, PhaseFigures
-from .index import disk_errors
 from .run_catalogue import CataloguedRun, merged_value
-from .run_keys import OF_RECORDS, Values, value_of_run
+from .run_keys import (
+    FRAMEWORK,
+    MODEL,
+    MOST_CHARACTERS,
+    OF_RECORDS,
+    VERDICT,
+    Values,
+    value_of_run,
+)
 from .run_time import ROWS, Row
 from .runs import Run
 from .verdicts.thresholds import thresholds_of
 
-_SCHEMA: Final = "CREATE TABLE duration (place INTEGER, ns INTEGER)"
-_INDEXES: Final = """
-CREATE INDEX duration_ns ON duration (ns);
-CREATE INDEX duration_of_group ON duration (place, ns);
-"""
-
-
-class _Queries(NamedTuple):
-    times: str
-    every: str
-    nth: str
-    """The query of the duration at a place in ascending order."""
-
-
-_OF_ALL: Final = _Queries(
-    "SELECT count(*) FROM duration",
-    "SELECT ns FROM duration",
-    "SELECT ns FROM duration ORDER BY ns LIMIT 1 OFFSET ?",
-)
-_OF_GROUP: Final = _Queries(
-    "SELECT count(*) FROM duration WHERE place = ?",
-    "SELECT ns FROM duration WHERE place = ?",
-    "SELECT ns FROM duration WHERE place = ? ORDER BY ns LIMIT 1 OFFSET ?",
-)
+_ATTRIBUTES: Final = {MODEL: "module", FRAMEWORK: "framework"}
+"""The attribute of the first forward pass, and that of the first session."""
 
 
 class NamedRun(NamedTuple):
@@ -85,26 +70,38 @@ class RunGroup:
     primary_verdicts: Counter[str] = field(default_factory=Counter)
     oldest: NamedRun | None = None
     newest: NamedRun | None = None
-    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP, 0, 0, (0, 0), 0, 0))
+    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP))
     """The steps of all ranks; complete once the report is."""
+    _step_ns: Durations = field(default_factory=Durations)
 
-    def add(self, run: Run, figures: RunFigures) -> None:
-        """Add a run; runs are added in order of their start."""
+    def add(self, listed: Run, run: OpenedRun, verdicts: Sequence[str]) -> None:
+        """Add a run, with its kinds of verdicts; runs are added in order of their start."""
         self.runs += 1
-        self.statuses[run.status] += 1
-        self.out_of_memory += run.cause is not None
-        self.duration_ns += run.duration_ns or 0
-        self.rank_ns += figures.rank_ns
-        if figures.gpu_ns is not None:
-            self.gpu_ns = (self.gpu_ns or 0) + figures.gpu_ns
-        for row in ROWS:
-            self.time[row] += figures.time[row]
-        self.phase_ns.update(figures.phase_ns)
-        self.unattributed_ns += figures.unattributed_ns
-        self.verdicts.update(figures.verdicts)
-        self.primary_verdicts.update(figures.verdicts[:1])
-        self.oldest = self.oldest or NamedRun.of(run)
-        self.newest = NamedRun.of(run)
+        self.statuses[listed.status] += 1
+        self.out_of_memory += listed.cause is not None
+        self.duration_ns += listed.duration_ns or 0
+        if run.device_ns is not None:
+            self.gpu_ns = (self.gpu_ns or 0) + run.device_ns
+        has_ranks = any(each.rank is not None for each in run.ranks)
+        for _, _, durations in run.unit_times():
+            self._step_ns.add(durations)
+        for each in run.ranks:
+            for phase in each.steps.phases:
+                self.phase_ns[phase.name] += phase.total_ns
+            self.unattributed_ns += each.steps.unattributed.total_ns
+            # If there are ranks, spans without a rank are those of the job's own process.
+            if each.rank is not None or not has_ranks:
+                for row in ROWS:
+                    self.time[row] += each.time.rows[row]
+                self.rank_ns += each.time.total_ns - each.time.rows["pauses"]
+        self.verdicts.update(verdicts)
+        self.primary_verdicts.update(verdicts[:1])
+        self.oldest = self.oldest or NamedRun.of(listed)
+        self.newest = NamedRun.of(listed)
+
+    def finish(self) -> None:
+        """Compute the figures of the steps."""
+        (self.steps,) = figures_of([(STEP, self._step_ns)])
 
     def share(self, ns: int) -> float:
         """Return a share of the time of the steps."""
@@ -121,13 +118,7 @@ class RunGroup:
             "duration_ns": self.duration_ns,
             "rank_ns": self.rank_ns,
             "gpu_ns": self.gpu_ns,
-            "steps": {
-                "times": self.steps.times,
-                "total_ns": self.steps.total_ns,
-                "median_ns": self.steps.median_ns,
-                "p95_ns": self.steps.p95_ns,
-                "max_ns": self.steps.max_ns,
-            },
+            "steps": self.steps.to_json(),
             "phases": [
                 {"name": name, "total_ns": ns, "share": self.share(ns)}
                 for name, ns in self.phase_ns.most_common()
@@ -162,79 +153,49 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
     """
     limits = thresholds_of("run")
     groups: dict[str, RunGroup] = {}
-    places: dict[str, int] = {}
     total = RunGroup({})
-    with _StepDurations() as durations:
-        for each in runs:
-            missing = [key for key in keys if key in OF_RECORDS and not each.values[key]]
-            figures = run_figures(each, missing, limits)
-            values: dict[str, Values] = {**each.values, **figures.values}
-            for name in keys:
-                of_run = value_of_run(name, each.run)
-                values[name] = values[name] if of_run is None else of_run
-            key = {name: merged_value(values[name]) for name in keys}
-            identity = json.dumps(key)
-            group = groups.setdefault(identity, RunGroup(key))
-            group.add(each.run, figures)
-            total.add(each.run, figures)
-            durations.add(places.setdefault(identity, len(places)), figures.step_ns)
-        durations.ready()
-        for identity, group in groups.items():
-            group.steps = durations.figures(places[identity])
-        total.steps = durations.figures(None)
+    for each in runs:
+        with open_run(each) as run:
+            diagnosis = run.diagnosis(limits, each.run.world_size)
+            found = [] if diagnosis is None else diagnosis.verdicts
+            verdicts = list(dict.fromkeys(verdict.kind for verdict in found))
+            key = {name: merged_value(_values(name, each, run, verdicts)) for name in keys}
+            for group in (groups.setdefault(json.dumps(key), RunGroup(key)), total):
+                group.add(each.run, run, verdicts)
+    for group in (*groups.values(), total):
+        group.finish()
     return GroupedRuns(sorted(groups.values(), key=_order), total)
+
+
+def _values(key: str, catalogued: CataloguedRun, run: OpenedRun, verdicts: Sequence[str]) -> Values:
+    """Return the values of a key in a run, or else in its resource, or else in its records."""
+    of_run = value_of_run(key, catalogued.run)
+    if of_run is not None:
+        return of_run
+    if catalogued.values[key] or key not in OF_RECORDS:
+        return catalogued.values[key]
+    if key == VERDICT:
+        return tuple(verdicts[:1])
+    number = run.recording.first_forward() if key == MODEL else _first_session(run)
+    place = None if number is None else run.recording.place_of(number)
+    batch = None if place is None else catalogued.read(place.file, check=False)
+    if place is None or batch is None:
+        return ()
+    record = record_at(span_records(batch.data), place.position)
+    attributes = None if record is None else record.get("attrs")
+    value = attributes.get(_ATTRIBUTES[key]) if isinstance(attributes, dict) else None
+    return (value[:MOST_CHARACTERS],) if isinstance(value, str) and value else ()
+
+
+def _first_session(run: OpenedRun) -> int | None:
+    """Return the number of the span of the session that began first."""
+    for session in run.sessions:
+        found = run.recording.tree.numbered(session.id)
+        if session.id is not None:
+            return None if found is None else found[0]
+    return None
 
 
 def _order(group: RunGroup) -> tuple[bool, int, str]:
     is_missing = any(value is None for value in group.key.values())
     return is_missing, -group.duration_ns, json.dumps(group.key)
-
-
-class _StepDurations:
-    """The durations of steps in a temporary database; a context manager that removes it."""
-
-    def __init__(self) -> None:
-        self._connection = open_database("", *TEMPORARY)
-        self._connection.executescript(_SCHEMA)
-        self._connection.execute("BEGIN")
-
-    def __enter__(self) -> _StepDurations:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._connection.close()
-
-    def add(self, place: int, durations: Iterable[int]) -> None:
-        """Add steps of the group at `place`."""
-        with disk_errors():
-            rows = ((place, ns) for ns in durations)
-            self._connection.executemany("INSERT INTO duration VALUES (?, ?)", rows)
-
-    def ready(self) -> None:
-        """Make the durations searchable."""
-        with disk_errors():
-            self._connection.execute("COMMIT")
-            self._connection.executescript(_INDEXES)
-
-    def figures(self, place: int | None) -> PhaseFigures:
-        """Return the figures of the steps of a group; None for all groups."""
-        queries, values = (_OF_ALL, ()) if place is None else (_OF_GROUP, (place,))
-        with disk_errors():
-            times = self._one(queries.times, *values)
-            if not times:
-                return PhaseFigures(STEP, 0, 0, (0, 0), 0, 0)
-            total_ns = sum(ns for (ns,) in self._rows(queries.every, *values))
-            places = (times - 1) // 2, times // 2, -(-95 * times // 100) - 1, times - 1
-            low, high, p95_ns, max_ns = (self._one(queries.nth, *values, each) for each in places)
-            return PhaseFigures(STEP, times, total_ns, (low, high), p95_ns, max_ns)
-
-    def _rows(self, query: str, *values: int) -> Iterator[tuple[int]]:
-        return self._connection.execute(query, values)
-
-    def _one(self, query: str, *values: int) -> int:
-        return next(self._rows(query, *values))[0]

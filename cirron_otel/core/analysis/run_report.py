@@ -51,6 +51,17 @@ def drops_in(
     return drops[:_MOST]
 
 
+def dropped_in(attributes: object) -> int:
+    """Return the number of dropped marks in a session's attributes."""
+    if not isinstance(attributes, Mapping):
+        return 0
+    return sum(
+        value
+        for name, value in attributes.items()
+        if name.startswith(f"{PREFIX}marks_") and type(value) is int and value > 0
+    )
+
+
 SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
 

@@ -23,10 +23,7 @@ from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import BatchFile, SpoolReader
-from .index import id_of
 from .run_batch import (
-    CLOSED,
-    FAILED,
     KILLED,
     OPEN,
     RUN_ID,
@@ -35,9 +32,8 @@ from .run_batch import (
     UNFINISHED,
     RunBatchOutline,
     outline_of,
-    worse,
 )
-from .session_search import IndexSearch, OutlinedBatch, SessionSearch
+from .sessions import OutlinedBatch, SessionSearch
 
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
@@ -138,41 +134,18 @@ class SpoolRuns:
 
 
 @dataclass(slots=True)
-class _Session:
+class _Session(RunBatchOutline):
     """The batches of one session."""
 
-    id: str
+    id: str = ""
     names: set[str] = field(default_factory=set)
-    trace_id: str | None = None
-    resource: dict[str, Any] = field(default_factory=dict)
-    start_ns: int | None = None
-    end_ns: int | None = None
-    ranks: set[int] = field(default_factory=set)
-    steps: dict[int | None, int] = field(default_factory=dict)
-    spans: int = 0
-    status: str | None = None
-    cause: str | None = None
     is_sdk: bool = False
     """Whether cirron-sdk recorded the session."""
 
     def add(self, outline: RunBatchOutline, name: str) -> None:
         """Add a batch."""
         self.names.add(name)
-        self.trace_id = self.trace_id or outline.session_trace_id
-        self.resource.update(outline.resource)
-        self.spans += outline.spans
-        self.start_ns = _either(min, self.start_ns, outline.start_ns)
-        self.end_ns = _either(max, self.end_ns, outline.end_ns)
-        self.ranks |= outline.ranks
-        for rank, steps in outline.steps.items():
-            self.steps[rank] = self.steps.get(rank, 0) + steps
-        self.status = worse(self.status, outline.status)
-        self.cause = self.cause or outline.cause
-
-    def text(self, attribute: str) -> str | None:
-        """Return an attribute of its resource if it is a non-empty string."""
-        value = self.resource.get(attribute)
-        return value if isinstance(value, str) and value else None
+        self.join(outline)
 
     @property
     def world_size(self) -> int | None:
@@ -183,7 +156,7 @@ class _Session:
     @property
     def is_unstamped(self) -> bool:
         """Whether other software recorded it without an id of the run that it was part of."""
-        return DISTRO_NAME not in self.resource and self.trace_id in (None, self.id)
+        return DISTRO_NAME not in self.resource and self.session_trace_id in (None, self.id)
 
     @property
     def began(self) -> float:
@@ -204,7 +177,7 @@ def _same(batch: BatchFile) -> BatchFile:
 def runs_of(
     batches: Iterable[OutlinedBatch],
     paths: SpoolPaths | None,
-    new_search: Callable[[], SessionSearch] = IndexSearch,
+    new_search: Callable[[], SessionSearch] = SessionSearch,
 ) -> SpoolRuns:
     """Return the runs of batches in the order of their names.
 
@@ -213,30 +186,31 @@ def runs_of(
     """
     sessions: dict[str, _Session] = {}
     foreign: list[tuple[str, RunBatchOutline]] = []
+    without: set[str] = set()
     with new_search() as search:
-        sdk_names: list[str] = []
         for batch in batches:
             outline = batch.outline
             if outline.session is not None:
                 key = outline.session
-                sessions.setdefault(key, _Session(key)).add(outline, batch.name)
+                sessions.setdefault(key, _Session(id=key)).add(outline, batch.name)
             elif outline.is_foreign:
                 outline.resource = {}
                 foreign.append((batch.name, outline))
             else:
                 search.add(batch)
-                sdk_names.append(batch.name)
-        without = frozenset(sdk_names)
-        if sdk_names:
+                without.add(batch.name)
+        if without:
             search.search()
-            without -= _add_sdk_sessions(search, sessions)
+            for id_, name, outline in search.outlines():
+                sessions.setdefault(id_, _Session(id=id_, is_sdk=True)).add(outline, name)
+                without.discard(name)
     _settle(sessions.values(), paths)
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
     summaries = [_run(each) for each in runs]
     return SpoolRuns(
         sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)),
-        without,
+        frozenset(without),
         {each.id: each.resource for each in sessions.values()},
     )
 
@@ -255,39 +229,6 @@ def _settle(sessions: Iterable[_Session], paths: SpoolPaths | None) -> None:
                 session.status = UNFINISHED
 
 
-# --- cirron-sdk ---------------------------------------------------------------------------------
-
-
-def _add_sdk_sessions(search: SessionSearch, sessions: dict[str, _Session]) -> frozenset[str]:
-    """Add the sessions of cirron-sdk's batches; return the names of batches that belong to one."""
-    placed: set[str] = set()
-    ids: dict[int, str] = {}
-    for part in search.of_spans():
-        rank, steps = part.rank, part.steps
-        session_id = id_of(part.key) if part.key is not None else f"process-{part.session}"
-        session = sessions.setdefault(session_id, _Session(session_id, is_sdk=True))
-        outline = RunBatchOutline(
-            start_ns=part.start_ns, end_ns=part.end_ns, spans=part.spans,
-            steps={rank: steps} if steps else {}, ranks=set() if rank is None else {rank},
-            status=_SDK_STATES.get(part.state),
-        )  # fmt: skip
-        session.add(outline, part.batch)
-        placed.add(part.batch)
-        ids[part.session] = session_id
-    for number, name in search.of_marks():
-        if number in ids:
-            sessions[ids[number]].names.add(name)
-            placed.add(name)
-    return frozenset(placed)
-
-
-_SDK_STATES = {"closed": CLOSED, "incomplete": KILLED, "killed": KILLED, "failed": FAILED}
-"""The state of a run, keyed by the state of its session in the index."""
-
-
-# --- grouping -----------------------------------------------------------------------------------
-
-
 def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
     """Return the sessions of each run, in order of their start."""
     groups: dict[tuple[str, str], list[_Session]] = {}
@@ -296,7 +237,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
         if run_id is not None:
             key = "run", run_id
         elif not session.is_sdk:
-            key = "trace", session.trace_id or session.id
+            key = "trace", session.session_trace_id or session.id
         else:
             key = "session", session.id
         groups.setdefault(key, []).append(session)
@@ -349,10 +290,13 @@ def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
 
 def _add_foreign(
     foreign: list[tuple[str, RunBatchOutline]], runs: list[list[_Session]]
-) -> frozenset[str]:
+) -> set[str]:
     """Add batches of other services to the runs with their traces; return the unassigned names."""
     halves = {
-        (each.trace_id or each.id)[16:]: group for group in runs for each in group if each.spans
+        (each.session_trace_id or each.id)[16:]: group
+        for group in runs
+        for each in group
+        if each.spans
     }
     without = set()
     for name, outline in foreign:
@@ -362,35 +306,30 @@ def _add_foreign(
         else:
             group[0].names.add(name)
             group[0].spans += outline.spans
-    return frozenset(without)
+    return without
 
 
 def _run(group: list[_Session]) -> Run:
-    first = group[0]
-    ranks = sorted(set().union(*(each.ranks for each in group)))
-    run_id = first.text(RUN_ID) or first.trace_id or first.id
-    status = None
-    steps: dict[int | None, int] = {}
+    first, outline = group[0], RunBatchOutline()
     for each in group:
-        status = worse(status, each.status)
-        for rank, count in each.steps.items():
-            steps[rank] = steps.get(rank, 0) + count
-    start_ns = min((each.start_ns for each in group if each.start_ns is not None), default=None)
-    end_ns = max((each.end_ns for each in group if each.end_ns is not None), default=None)
+        outline.join(each)
+    ranks = sorted(outline.ranks)
+    run_id = first.text(RUN_ID) or first.session_trace_id or first.id
+    start_ns, end_ns = outline.start_ns, outline.end_ns
     scripts = [script for each in group if (script := each.text(SCRIPT)) is not None]
     return Run(
         id=run_id,
         name=_name(group, run_id),
-        status=status or UNFINISHED,
-        cause=next((each.cause for each in group if each.cause is not None), None),
+        status=outline.status or UNFINISHED,
+        cause=outline.cause,
         script=scripts[0] if scripts else None,
         start_ns=start_ns,
         end_ns=end_ns,
         duration_ns=None if start_ns is None or end_ns is None else end_ns - start_ns,
         ranks=ranks[:MOST_LISTED],
         rank_count=len(ranks),
-        steps=max(steps.values(), default=0),
-        spans=sum(each.spans for each in group),
+        steps=max(outline.steps.values(), default=0),
+        spans=outline.spans,
         sessions=[each.id for each in group[:MOST_LISTED]],
         resource=first.resource,
         is_recorded=any(not each.is_sdk for each in group),
@@ -405,9 +344,3 @@ def _name(group: list[_Session], run_id: str) -> str:
     suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
     chosen = (name for name in names if not name.endswith(suffix))
     return next(chosen, names[0] if names else run_id[:SHORT_ID_DIGITS])
-
-
-def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)

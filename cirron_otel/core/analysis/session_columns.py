@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ...semconv import SERVICE_NAME, WORLD_SIZE
 from ..columns.records import int64, text
-from ..spool.paths import SpoolPaths
-from .index import SpoolIndex, id_of
 from .runs import Run, SpoolRuns
-from .summary import SessionSummary, sessions_of, with_processes
+from .summary import SessionSummary
 
 
 class TableColumn(NamedTuple):
@@ -33,30 +31,14 @@ SESSION_COLUMNS: Final = columns_of({
     "spans": "int64", "marks": "int64", "snapshots": "int64",
 })  # fmt: skip
 _HOST_NAME: Final = "host.name"
-_FILES: Final = """
-SELECT session.key, min(span.file) FROM member JOIN span USING (no)
-JOIN session ON session.no = member.session
-WHERE session.key IS NOT NULL GROUP BY session.no
-"""
 
 
 def session_rows(
-    index: SpoolIndex,
-    spool: SpoolRuns,
-    runs: Sequence[Run | None],
-    paths: SpoolPaths,
-    *,
-    is_complete: bool,
+    sessions: Iterable[SessionSummary], runs: Mapping[str, Run | None], spool: SpoolRuns
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each session, in order of start; those without an id come last.
-
-    `assign_sessions` must have been applied to the index. `runs` has the run of each batch, in the
-    order in which they were added. Live processes without a batch are added if the index
-    `is_complete`, that is, not limited to one run.
-    """
-    by_session = {id_of(key): runs[file] for key, file in index.rows(_FILES)}
-    for session in with_processes(sessions_of(index), paths, adds=is_complete):
-        run = by_session.get(session.id) if session.id is not None else None
+    """Yield a row for each session; `runs` has the run of each session's first batch by its id."""
+    for session in sessions:
+        run = runs.get(session.id) if session.id is not None else None
         yield _row(session, run, spool.resources.get(session.id or "", {}))
 
 

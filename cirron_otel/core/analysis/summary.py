@@ -1,25 +1,15 @@
-"""A summary of a spool: its sessions, ranks and processes, its record counts and its time.
-
-The format does not record the session of a span; it follows from the chain of parents. If that
-chain is broken (the session is still open, or was killed), the result is a best effort: an
-unrecorded parent of epochs or requests counts as a session, and any other span belongs to the
-session of its process.
-"""
+"""The sessions of a spool, and the states of the processes that record them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
 
 from ...errors import InputError
 from ..spool.journal import read_journal
 from ..spool.owner import is_alive, owners
 from ..spool.paths import SpoolPaths
-from ..spool.reader import SpoolReader
-from .index import SpoolIndex, id_of
-from .sessions import assign_sessions
+from .sessions import State
 
-State = Literal["closed", "failed", "killed", "open", "unfinished", "none"]
 _MAX_LISTED = 1000
 
 
@@ -43,116 +33,6 @@ class SessionSummary:
     snapshots: int = 0
     ranks: list[int] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class SpoolSummary:
-    """The summary of a complete spool."""
-
-    path: str
-    files: int
-    bytes: int
-    """The size of the batch files that were read."""
-    skipped: int
-    """The number of files that are not readable batches; the reader's findings give the reasons."""
-    sdk_versions: list[str]
-    first_ns: int | None
-    last_ns: int | None
-    """The earliest start and the latest end of a span."""
-    spans: int
-    marks: int
-    snapshots: int
-    sessions: list[SessionSummary]
-    """The first 1,000 sessions, in order of their start."""
-    session_count: int
-    ranks: list[int]
-    marks_unattached: int
-    """The number of marks whose span is in no known session, including the `root` sentinel."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object."""
-        return asdict(self)
-
-
-def summarise(reader: SpoolReader) -> SpoolSummary:
-    """Return the summary of a spool, in bounded memory (with an index on disk)."""
-    with SpoolIndex().load(reader) as index:
-        assign_sessions(index)
-        marks = dict(index.rows(_MARKS))
-        sessions = with_processes(sessions_of(index, marks), reader.paths)
-        first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
-        ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
-        return SpoolSummary(
-            path=str(reader.paths.spool),
-            files=index.files,
-            bytes=index.bytes,
-            skipped=reader.skipped,
-            sdk_versions=sorted(index.sdk_versions),
-            first_ns=first_ns,
-            last_ns=last_ns,
-            spans=index.one("SELECT count(*) FROM span"),
-            marks=sum(marks.values()),
-            snapshots=index.one("SELECT count(*) FROM snapshot"),
-            sessions=sessions[:_MAX_LISTED],
-            session_count=len(sessions),
-            ranks=[rank for rank in ranks if rank is not None][:_MAX_LISTED],
-            marks_unattached=marks.get(None, 0),
-        )
-
-
-_PER_SESSION = """
-SELECT session, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
-GROUP BY session
-"""
-_ERRORS = """
-SELECT session.no, span.error FROM session JOIN span ON span.id = session.key
-WHERE span.error IS NOT NULL
-"""
-_RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
-_PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
-# A mark or snapshot belongs to its span's session, or to the session that its span_id names.
-_MARKS = """
-SELECT coalesce(
-    (SELECT session FROM span JOIN member USING (no) WHERE span.id = mark.span LIMIT 1),
-    (SELECT session.no FROM session WHERE session.key = mark.span)
-), count(*) FROM mark GROUP BY 1
-"""
-_SNAPSHOTS = """
-SELECT coalesce(
-    (SELECT session FROM span JOIN member USING (no) WHERE span.id = snapshot.span LIMIT 1),
-    (SELECT session.no FROM session WHERE session.key = snapshot.span)
-), count(*) FROM snapshot GROUP BY 1
-"""
-
-
-def sessions_of(
-    index: SpoolIndex, marks: dict[int | None, int] | None = None
-) -> list[SessionSummary]:
-    """Return all sessions of an index in order of their start; those without an id come last.
-
-    `assign_sessions` must have been applied to the index. `marks` maps session numbers to numbers
-    of marks; if it is None, the marks are counted.
-    """
-    marks = dict(index.rows(_MARKS)) if marks is None else marks
-    sessions = {
-        number: SessionSummary(id_of(key) if key is not None else None, state)
-        for number, key, state in index.rows("SELECT no, key, state FROM session")
-    }
-    for number, spans, start_ns, end_ns in index.rows(_PER_SESSION):
-        session = sessions[number]
-        session.spans, session.start_ns, session.end_ns = spans, start_ns, end_ns
-    for number, error in index.rows(_ERRORS):
-        sessions[number].error = error
-    for number, rank in index.rows(_RANKS):
-        _append(sessions[number].ranks, rank)
-    for number, pid in index.rows(_PIDS):
-        _append(sessions[number].pids, pid)
-    for number, count in index.rows(_SNAPSHOTS):
-        if number is not None:
-            sessions[number].snapshots = count
-    for each, session in sessions.items():
-        session.marks = marks.get(each, 0)
-    return sorted(sessions.values(), key=_order)
 
 
 def with_processes(
@@ -186,8 +66,8 @@ def with_processes(
         if session.state == "unfinished":
             session.state = "open" if is_alive(paths, prefix) else "killed"
             session.pids = session.pids or [state.pid]
-            if not session.ranks:
-                _append(session.ranks, state.rank)
+            if not session.ranks and state.rank is not None:
+                session.ranks = [state.rank]
     return sorted([*sessions, *added], key=_order)
 
 
@@ -198,8 +78,3 @@ def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | No
 
 def _order(session: SessionSummary) -> tuple[bool, int, str]:
     return session.id is None, session.start_ns or 0, session.id or ""
-
-
-def _append(numbers: list[int], number: int | None) -> None:
-    if number is not None and len(numbers) < _MAX_LISTED:
-        numbers.append(number)

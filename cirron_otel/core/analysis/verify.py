@@ -193,42 +193,26 @@ def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[Findin
             yield Finding(name, "repeated-batch", f"{text} as {first}", _note_if(same))
 
 
-_REPEATED: tuple[tuple[str, str, str, str], ...] = (
-    (
-        "spans",
-        "a span",
-        "SELECT id FROM span WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
-        "SELECT name, position FROM (SELECT no, file, position FROM span WHERE id = ?) AS record"
-        " JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
-    ),
-    (
-        "marks",
-        "a mark",
-        "SELECT id FROM mark WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
-        "SELECT name, position FROM (SELECT no, file, position FROM mark WHERE id = ?) AS record"
-        " JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
-    ),
-    (
-        "snapshots",
-        "a snapshot",
-        "SELECT id FROM snapshot WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
-        "SELECT name, position FROM (SELECT no, file, position FROM snapshot WHERE id = ?)"
-        " AS record JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
-    ),
-)
+_RECORDS = ("span", "mark", "snapshot")
+_REPEATED = "SELECT id FROM {0} WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1"
+_PLACES = """
+SELECT name, position FROM (SELECT no, file, position FROM {0} WHERE id = ?) AS record
+JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100
+"""
 
 
 def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
     """Yield a finding for each repeated id: a note if the records are equal, else an error."""
     parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
-    for key, noun, repeated, locations in _REPEATED:
-        for (record_id,) in index.rows(repeated):
-            places = index.rows(locations, record_id)
+    for noun in _RECORDS:
+        key = f"{noun}s"
+        for (record_id,) in index.rows(_REPEATED.format(noun)):
+            places = index.rows(_PLACES.format(noun), record_id)
             first, position = next(places)
             original = _record(parsed(first), key, position)
             for name, position in places:
                 same = exactjson.equal(original, _record(parsed(name), key, position))
-                text = f"{noun} that is also in {first}" if same else f"it differs in {first}"
+                text = f"a {noun} that is also in {first}" if same else f"it differs in {first}"
                 message = f"{id_of(record_id)[:40]!a}: {text}"
                 path = f"$.{key}[{position}].id"
                 yield Finding(name, "repeated-id", message, _note_if(same), path)
@@ -296,25 +280,19 @@ _CHECKS: tuple[Check, ...] = (
         GROUP BY parent ORDER BY min(child.no)
         """,
     ),
-    _aggregate(
-        "owner-unknown",
-        "{count} marks belong to {id}, which is in no file: it had not ended, or was dropped",
-        """
-        SELECT span, count(*), min(file)
-        FROM mark WHERE span IS NOT NULL AND span != ?
-            AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = mark.span)
-        GROUP BY span ORDER BY min(mark.no)
-        """,
-    ),
-    _aggregate(
-        "owner-unknown",
-        "{count} snapshots belong to {id}, which is in no file: it had not ended, or was dropped",
-        """
-        SELECT span, count(*), min(file)
-        FROM snapshot WHERE span IS NOT NULL AND span != ?
-            AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = snapshot.span)
-        GROUP BY span ORDER BY min(snapshot.no)
-        """,
+    *(
+        _aggregate(
+            "owner-unknown",
+            f"{{count}} {record}s belong to {{id}}, which is in no file: it had not ended, or was"
+            " dropped",
+            f"""
+            SELECT span, count(*), min(file)
+            FROM {record} AS record WHERE span IS NOT NULL AND span != ?
+                AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = record.span)
+            GROUP BY span ORDER BY min(record.no)
+            """,  # noqa: S608 - a constant
+        )
+        for record in _RECORDS[1:]
     ),
     _aggregate(
         "mark-missing",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import duckdb
-import ibis
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -210,14 +209,13 @@ class DuckDBEngine(SqlEngine):
                     f"{self.batches.directory}: spans of a batch that is not in {BATCHES}"
                     f" ({key}): convert the recording again"
                 )
-            outline.spans += spans
-            times = (outline.start_ns, start_ns), (outline.end_ns, end_ns)
-            outline.start_ns = min((t for t in times[0] if t is not None), default=None)
-            outline.end_ns = max((t for t in times[1] if t is not None), default=None)
-            if rank is not None:
-                outline.ranks.add(rank)
-            if steps:
-                outline.steps[rank] = steps
+            ranks = set() if rank is None else {rank}
+            counts = {rank: steps} if steps else {}
+            outline.join(
+                RunBatchOutline(
+                    start_ns=start_ns, end_ns=end_ns, ranks=ranks, steps=counts, spans=spans
+                )
+            )
         for key, name, otel, entries in self._run(_ENDS.format(rows=self._rows(SPANS))):
             attributes = {each: _value(entry) for each, entry in entries.items()}
             value = None if otel is None else exactjson.loads(otel)
@@ -286,11 +284,10 @@ class DuckDBEngine(SqlEngine):
         """Create a table from a query."""
         self.execute(f"CREATE TABLE {name} AS {query}")
 
-    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> Table:
+    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
         """Create or replace a table of some rows."""
         self._write(name, schema, rows)
         self.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM {self._written(name)}")  # noqa: S608 - a path
-        return ibis.table(schema, name=name)
 
     def execute(self, statement: str) -> None:
         """Run a statement."""

@@ -15,7 +15,7 @@ from ..analysis.index import SpoolIndex
 from ..analysis.run_batch import outline_of
 from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
 from ..analysis.runs import SpoolRuns, runs_of
-from ..analysis.session_search import OutlinedBatch
+from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
 from ..spool.paths import SpoolPaths
@@ -24,7 +24,7 @@ from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
 from .engine import SqlEngine, Table
-from .engine_search import EngineSearch
+from .engine_search import TableSearch
 from .expanded_rows import expanded_rows
 from .expressions import TRUE, as_number
 from .steps import StepRelations, distinct, step_relations
@@ -96,9 +96,8 @@ class OpenedTables:
         """All runs."""
         batches = self._batches.batches
         return runs_of(
-            self._outlined(), self._paths,
-            lambda: EngineSearch(self._files, batches, self._open, self._odd),
-        )  # fmt: skip
+            self._outlined(), self._paths, lambda: TableSearch(self._files, batches, self._open)
+        )
 
     def _outlined(self) -> Iterator[OutlinedBatch]:
         outlines = self._files.outlines()

@@ -6,9 +6,12 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...errors import InputError
+
+if TYPE_CHECKING:
+    from .rows import IndexedMark
 
 PREFIX: Final = "digest."
 """The prefix of the marks' names."""
@@ -96,6 +99,13 @@ def digest_mark(name: object, value: object, attrs: object) -> DigestMark | None
         _text(attrs.get("blob_uri")), _text(attrs.get("failed")),
         attrs.get("sharded") is True,
     )  # fmt: skip
+
+
+def has_digest(mark: IndexedMark) -> bool:
+    """Return whether a mark carries a digest."""
+    return (
+        mark.name in MARK_NAMES and digest_mark(mark.name, mark.value, mark.attributes) is not None
+    )
 
 
 def positions(numbers: int) -> tuple[int, ...]:

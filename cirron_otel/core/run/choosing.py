@@ -14,7 +14,7 @@ from functools import partial
 from ..analysis.run_batch import RUN_ID, RUN_NAME, RunBatchOutline, outline_of_rows
 from ..analysis.run_selection import ALL, LAST, ChosenRun, choose, limit_again
 from ..analysis.runs import runs_of
-from ..analysis.session_search import OutlinedBatch
+from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
@@ -27,18 +27,18 @@ from .run import Run
 
 @contextmanager
 def open_chosen_run(
-    reader: SpoolReader, wanted: str | None, *, slowest: int = 10, needs_index: bool = False
+    reader: SpoolReader, wanted: str | None, *, slowest: int = 10
 ) -> Iterator[tuple[ChosenRun, Run]]:
     """Open the wanted run of a spool, by the rules of `choose_run`, and limit `reader` to it.
 
-    With `needs_index`, the recording has an index. Raises UsageError if no run matches, or several
-    do, the errors of reading the batches, and TargetError if there is no disk space.
+    Raises UsageError if no run matches, or several do, the errors of reading the batches, and
+    TargetError if there is no disk space.
     """
     if wanted == ALL:
-        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as run:
+        with open_run(reader, reader, slowest=slowest) as run:
             yield ChosenRun(None, 0), run
         return
-    guess = _Guess(wanted, is_reduced=not needs_index)
+    guess = _Guess(wanted)
     spool = runs_of(_outlined(reader, guess), reader.paths)
     chosen, is_limited = choose(spool, wanted)
     names = frozenset(guess.all_names)
@@ -50,7 +50,7 @@ def open_chosen_run(
         yield chosen, Run(reducer, RunFiles.of(reader), slowest)
         return
     is_odd = guess.names == names  # reducing it again would fail again
-    with open_run(reader, reader, slowest=slowest, needs_index=needs_index or is_odd) as run:
+    with open_run(reader, reader, slowest=slowest, in_columns=is_odd) as run:
         yield chosen, run
 
 
@@ -69,9 +69,8 @@ def _same(batch: BatchFile) -> BatchFile:
 class _Guess:
     """The batches of the run that is probably wanted, reduced."""
 
-    def __init__(self, wanted: str | None, *, is_reduced: bool) -> None:
+    def __init__(self, wanted: str | None) -> None:
         self._wanted = None if wanted == LAST else wanted
-        self._is_reduced = is_reduced
         self._keys: set[str] = set()
         self._key: str | None = None
         self._begin(None)
@@ -80,7 +79,7 @@ class _Guess:
     def _begin(self, key: str | None) -> None:
         self._key = key
         self.names: set[str] = set()
-        self._reducer = Reducer(Texts()) if self._is_reduced else None
+        self._reducer: Reducer | None = Reducer(Texts())
 
     def add(self, batch: BatchFile, rows: IndexedBatch, outline: RunBatchOutline) -> None:
         """Add a batch if it is probably of the wanted run."""
@@ -116,4 +115,4 @@ class _Guess:
             reducer.finish()
         except NeedsIndexError:
             return None
-        return None if reducer.marks.needs_index else reducer
+        return reducer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,7 +67,10 @@ def compared_run(run: Run) -> ComparedRun:
     return ComparedRun(
         [each.rank for each in run.ranks],
         run.together,
-        block_medians([run.durations(e.rank)[e.steps.warm_up :] for e in run.ranks]),
+        block_medians(
+            array("q", ns[run.breakdowns[rank].warm_up :].tobytes())
+            for rank, _, ns in run.unit_times()
+        ),
         [LastValue.of(each) for each in series],
         left_out,
         run.diagnosis(thresholds_of("run")),

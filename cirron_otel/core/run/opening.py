@@ -1,15 +1,14 @@
-"""Opens the run of some batches: in one pass if that is possible, else through a database."""
+"""Opens the run of some batches: as they are read, or from all records in columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ..analysis.index import run_index
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
+from .load.arranged import ArrangedRecording
 from .load.errors import NeedsIndexError
-from .load.indexed import IndexedRecording
 from .load.reducer import Reducer
 from .recording import Recording
 from .relations import Texts
@@ -22,27 +21,23 @@ def open_run(
     reader: SpoolReader | None = None,
     *,
     slowest: int = 10,
-    needs_index: bool = False,
+    in_columns: bool = False,
 ) -> Iterator[Run]:
     """Open the run of some batches, for example of a SpoolReader, which are read again if need be.
 
-    An iterator is read with a database at once.
-
     `reader` has the batches and the states of the processes; None if there is no spool. With
-    `needs_index`, the recording has an index. Raises the errors of reading the batches, and
-    TargetError if there is no disk space.
+    `in_columns`, all records are read into columns first. Raises the errors of reading the batches,
+    and TargetError if there is no disk space.
     """
     is_once = iter(batches) is batches  # a second pass is not possible
-    recording = None if needs_index or is_once else reduced(batches)
-    if recording is not None:
-        yield Run(recording, RunFiles.of(reader), slowest)
-        return
-    with run_index(batches) as index:
-        yield Run(IndexedRecording(index, Texts()), RunFiles.of(reader), slowest)
+    recording = None if in_columns or is_once else reduced(batches)
+    if recording is None:
+        recording = ArrangedRecording(batches, Texts())
+    yield Run(recording, RunFiles.of(reader), slowest)
 
 
 def reduced(batches: Iterable[BatchFile]) -> Recording | None:
-    """Return the recording, read in one pass without a database; None if that is not possible."""
+    """Return the recording, reduced as it is read; None if that is not possible."""
     reducer = Reducer(Texts())
     try:
         for batch in batches:
@@ -50,4 +45,4 @@ def reduced(batches: Iterable[BatchFile]) -> Recording | None:
         reducer.finish()
     except NeedsIndexError:
         return None
-    return None if reducer.marks.needs_index else reducer
+    return reducer

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ..analysis.index import SpoolIndex
 from ..analysis.summary import SessionSummary
 from ..records.memory_marks import MemoryMark
 from ..records.rows import IndexedMark, IndexedSpan
@@ -34,10 +33,6 @@ class Recording(Protocol):
     @property
     def tree(self) -> ScopeTree:
         """The scopes outside of units."""
-
-    @property
-    def index(self) -> SpoolIndex | None:
-        """The records in a database, if the recording was read through one."""
 
     @property
     def noted(self) -> list[NotedSpan]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -10,16 +10,14 @@ from typing import Final
 import numpy as np
 
 from ...semconv import SESSION
-from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
-from ..analysis.divergence.dropped_marks import dropped_in
-from ..analysis.divergence.observed_steps import create_digest_tables
+from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
+from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
-from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
-from ..analysis.memory_series import MemoryReport
-from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
+from ..analysis.memory_series import DeviceMemory, MemoryReport
+from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
 from ..analysis.summary import SessionSummary, with_processes
@@ -31,15 +29,17 @@ from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
-from .figures.breakdowns import BreakdownFold, sum_of
+from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
+from .figures.durations import sum_of
 from .figures.failures import Failures
 from .figures.memory import MemoryFold, MemorySample
 from .figures.readings import ReadingsFold, rank_memory
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
-from .figures.wall_times import WallTimeFold
-from .figures.window import WindowKeys, WindowSums
+from .figures.wall_times import OtherIntervals
+from .figures.window import WindowSums
+from .figures.window_keys import WindowKeys
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
@@ -76,12 +76,12 @@ class Run:
         """The folds over all units, in one pass."""
         folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
         for units, parts in self._unit_blocks():
-            folds.breakdowns.add(units, parts)
-            folds.times.add(units)
+            folds.ranks.add(units, parts)
             folds.slowest.add(units, parts)
             folds.add_device_times(units, parts)
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
+        folds.together = folds.ranks.finish()
         return folds
 
     def _unit_blocks(self) -> Iterator[tuple[Block, Block]]:
@@ -96,33 +96,38 @@ class Run:
     def _marks(self) -> SeriesFold:
         """The folds over all marks, in one pass."""
         series, failures = SeriesFold(self.recording.texts), self._failures
+        self._owners = DigestOwners(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
+            self._owners.add(block)
         return series
 
     @cached_property
     def breakdowns(self) -> dict[int | None, Breakdown]:
         """The units of each rank that has some, by phase, without their durations."""
-        return self._units.breakdowns.result()
+        return self._units.ranks.breakdowns
 
     @cached_property
     def together(self) -> Breakdown:
         """The units of all ranks, by phase, without their durations."""
-        return self._units.breakdowns.together()
+        return self._units.together
 
-    def durations(self, rank: int | None) -> list[int]:
-        """Return the durations of a rank's units in the order of their start, ns."""
-        found: list[int] = self._units.times.units_of(rank)[:, 1].tolist()
-        return found
+    def unit_times(self) -> Iterable[UnitTimes]:
+        """Return each rank with the starts and the durations of its units, ns, in order."""
+        kept = self._units.ranks.times
+        return unit_times(self.recording.unit_blocks()) if kept is None else kept
 
     def unit_points(self, rank: int | None, limit: int) -> list[Point]:
         """Return the durations of a rank's units, ns, in the order of their start.
 
         They are at most `limit` points.
         """
-        times = self._units.times.units_of(rank).tolist()
-        return list(points_of(((ns, start) for start, ns in times), len(times), limit))
+        for of_rank, start, ns in self.unit_times():
+            if of_rank == rank:
+                rows = zip(ns.tolist(), start.tolist(), strict=True)
+                return list(points_of(rows, len(ns), limit))
+        return []
 
     def mark_points(
         self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
@@ -139,10 +144,10 @@ class Run:
         """The report of each rank, in order; spans without a rank come first."""
         reports = []
         sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
-        nothing = Breakdown(_none(STEP), [], _none(UNATTRIBUTED), 0, _none(STEP))
+        nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
-            time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
+            time = self._units.ranks.wall_time(rank)
             reports.append(
                 RankReport(
                     rank, each.spans, each.first_ns, each.last_ns, steps, time, each.recompute_ns
@@ -197,6 +202,15 @@ class Run:
         fold = MemoryFold()
         fold.add(self._samples)
         return fold.result(peaks(self.recording.sums))
+
+    def memory_points(self, most: int, limit: int) -> Iterator[tuple[DeviceMemory, list[Point]]]:
+        """Yield the samples of the first `most` devices over time, as at most `limit` points."""
+        for device in self.memory.devices[:most]:
+            samples = sorted(
+                (each for each in self._samples if each.is_of(device)), key=lambda each: each.time
+            )
+            records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
+            yield device, list(points_of(records, device.samples, limit))
 
     @cached_property
     def failures(self) -> list[SessionFailure]:
@@ -253,12 +267,13 @@ class Run:
     @cached_property
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
-        index, reader = self.recording.index, self._files.batches
-        if index is None or not isinstance(reader, SpoolReader):
+        reader = self._files.batches
+        _ = self._marks  # finds the owners of digests
+        owners = self._owners.result()
+        if not len(owners) or not isinstance(reader, SpoolReader):
             return None
-        _ = self._open_scopes  # adds them to the index
-        create_digest_tables(index)
-        return RunDigests(index, reader)
+        steps, layouts = read_steps(self.recording, owners, reader, self._epoch_of)
+        return RunDigests(reader, list(self.recording.files()), layouts, steps)
 
     @cached_property
     def has_units(self) -> bool:
@@ -315,11 +330,10 @@ class Run:
 
     def _window_sums(self, limits: Thresholds) -> WindowSums:
         recording = self.recording
-        texts, opened = recording.texts, self._open_scopes
+        texts = recording.texts
         keys = WindowKeys(
-            texts, lambda token: texts.token(recording.tree.epoch_of(texts.text(token), opened)),
-            limits,
-        )  # fmt: skip
+            texts, lambda token: texts.token(self._epoch_of(texts.text(token))), limits
+        )
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
@@ -327,6 +341,10 @@ class Run:
             sums.add(units, parts)
         sums.finish()
         return sums
+
+    def _epoch_of(self, scope: str | None) -> str | None:
+        """Return the number of the epoch that a scope is, or is in, even if it has not ended."""
+        return self.recording.tree.epoch_of(scope, self._open_scopes)
 
     @cached_property
     def _open_scopes(self) -> Mapping[str, tuple[str | None, ...]]:
@@ -339,8 +357,6 @@ class Run:
         if paths is None:
             return {}
         owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
-        if self.recording.index is not None:
-            add_open_scopes(self.recording.index, paths)
         found: dict[str, tuple[str | None, ...]] = {}
         for owner in owners:
             for each in open_scopes(paths, owner):
@@ -356,10 +372,10 @@ class _UnitFolds:
     """The folds over units and their parts that all reports need."""
 
     def __init__(self, recording: Recording, failures: Failures, slowest: int) -> None:
-        self.breakdowns = BreakdownFold(recording.texts)
-        self.times = WallTimeFold()
-        self.times.add_scopes(span for _, span in recording.tree.scopes)
-        self.times.add_scopes(each.span for each in recording.noted)
+        scopes = (span for _, span in recording.tree.scopes)
+        others = OtherIntervals(chain(scopes, (each.span for each in recording.noted)))
+        self.ranks = RankFold(recording.texts, recording.sums.ranks, others)
+        self.together: Breakdown
         self.slowest = SlowestFold(recording.texts, slowest)
         self.summarised = 0
         self.device_ns: int | None = None
@@ -374,10 +390,6 @@ class _UnitFolds:
         if len(of_parts) or is_own.any():
             own = np.maximum(units["gpu_ns"][is_own], 0)
             self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
-
-
-def _none(name: str) -> PhaseFigures:
-    return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
 
 
 def _order(rank: int | None) -> tuple[bool, int]:

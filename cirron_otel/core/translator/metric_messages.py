@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from ... import semconv as sc
 from ..._version import __version__
-from ..analysis.memory_points import (
+from ..records.memory_points import (
     INSTRUMENTS,
     Attributes,
     Instrument,

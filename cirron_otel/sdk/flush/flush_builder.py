@@ -270,6 +270,8 @@ class FlushBuilder:
             ended += self._close_all(still)
             still = {}
         self.ownership.checkpoint()
+        # A parent of a scope in `ended` may end now: it is in this copy, or it is taken below.
+        open_foreign = [] if is_last else list(self._foreign.open.values())
         drain.take_others()
         if unfinished := drain.unfinished(ended):
             ended = self._defer(ended, still, unfinished)
@@ -280,13 +282,13 @@ class FlushBuilder:
         self.ownership.checkpoint()
         late = drain.late(ended)
         self.ownership.checkpoint()
-        open_foreign = [] if is_last else list(self._foreign.open.values())
         marks = drain.marks
         if self._thinner is not None:
             ended, marks = self._thinner.filter(
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
-        begun = {each.seen: each for each in open_foreign}
+        taken = {begun.seen for _, begun in drain.foreign}
+        begun = {each.seen: each for each in open_foreign if each.seen not in taken}
         return Drained(ended, drain.foreign, marks, still, late, begun, is_last, drain.snapshots)
 
     def _defer(self, ended: list[Scope], still: dict[Scope, int], held: set[Any]) -> list[Scope]:
@@ -317,7 +319,10 @@ class FlushBuilder:
     def _foreign_rows(self, drained: Drained, default: Trace) -> list[SpanRow]:
         rows = [self._foreign_row(span, begun, default) for span, begun in drained.foreign]
         if drained.is_last:
+            taken = {begun.seen for _, begun in drained.foreign}
             for begun in list(self._foreign.open.values()):
+                if begun.seen.is_recorded or begun.seen in taken:
+                    continue  # it is ending in another thread
                 row = self._foreign_row(begun.span, begun, default)
                 if row is not None and not row.end_ns:
                     row.end_ns = wall_now()

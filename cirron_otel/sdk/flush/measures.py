@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ... import semconv as sc
-from ...core.analysis.memory_points import Attributes, MemoryPoint, memory_points
+from ...core.records.memory_points import Attributes, MemoryPoint, memory_points
 from ...semconv import MICRO_STEP
 from ..session.errors import report_problem
 from ..tracing.buffers import MarkEntry

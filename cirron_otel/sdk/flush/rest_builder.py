@@ -41,6 +41,8 @@ class RestBuilder(FlushBuilder):
         ended = [*taken.ended, *last.ended]
         taken.ended = [scope for scope in ended if scope not in open_before]
         taken.foreign += last.foreign
+        for _, begun in taken.foreign:
+            begun.seen.is_recorded = True  # also if it is ending now, and in the open ones, too
         taken.marks += last.marks
         taken.snapshots += last.snapshots
         # The interpreter's last garbage collections are faster without the records.

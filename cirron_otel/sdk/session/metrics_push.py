@@ -26,8 +26,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from ... import semconv as sc
 from ..._version import __version__
-from ...core.analysis.memory_points import PROCESS_USAGE
 from ...core.config.exporters import are_metrics_named
+from ...core.records.memory_points import PROCESS_USAGE
 from ...core.targets.otlp.metrics import OtlpMetricExporter
 from ..flush.duration_histogram import BOUNDS_NS, Lengths, exponential
 from ..flush.json_attributes import text_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from opentelemetry.sdk.metrics import export as sdk
 
-from ...core.analysis.memory_points import Instrument, MemoryPoint, PointKind
+from ...core.records.memory_points import Instrument, MemoryPoint, PointKind
 
 
 def sampled_metrics(points: Iterable[MemoryPoint], start_ns: int) -> list[sdk.Metric]:

@@ -73,7 +73,8 @@ class ForeignSpans:
             return
         with contextlib.suppress(AttributeError):
             setattr(span, _TAKEN, True)
-        begun = self.open.pop((span_context.trace_id, span_context.span_id), None)
+        key = span_context.trace_id, span_context.span_id
+        begun = self.open.get(key)
         if begun is None:
             if state.session._start:
                 begun = OpenForeignSpan(span, EnclosingSpan(span, state.session))
@@ -90,6 +91,8 @@ class ForeignSpans:
             begun.seen.is_recorded = True
         else:
             buffers.foreign.append((span, begun))
+        # Last: a flush, which copies `open` before it takes the ended spans, always finds the span.
+        self.open.pop(key, None)
 
 
 def foreign_row(

@@ -25,7 +25,7 @@ _POLL_S: Final = 1.0
 
 
 class Watcher:
-    """Compares a job with a reference, on a thread that owns the reference's index.
+    """Compares a job with a reference, on a thread that owns the reference.
 
     Differences are reported on stderr at once. An error ends the comparison, never the job.
     """
@@ -77,14 +77,14 @@ class Watcher:
             if self._batches is None:
                 return
             try:
-                self._watch(reference, self._batches)
+                self._watch(*reference, self._batches)
             except Exception as error:
                 output.message(f"the comparison with {self._shown} has ended: {error}")
 
-    def _watch(self, reference: RunDigests, batches: RunBatches) -> None:
+    def _watch(self, reference: RunDigests, dropped: int, batches: RunBatches) -> None:
         from ...core.analysis.divergence.live import LiveComparison
 
-        live = LiveComparison(reference, batches.paths)
+        live = LiveComparison(reference, dropped, batches.paths)
         seen: set[str] = set()
         while not self._stop.wait(_POLL_S):
             self._look(live, batches, seen)
@@ -100,20 +100,19 @@ class Watcher:
             _report([f"the run differs from {self._shown} (A):", *divergence_lines(divergence)])
 
 
-def _reference(stack: contextlib.ExitStack, source: str) -> RunDigests:
-    from ...core.analysis.divergence.observed_steps import has_digests
+def _reference(stack: contextlib.ExitStack, source: str) -> tuple[RunDigests, int]:
+    """Return the digests of a source's last run, and the number of marks that it dropped."""
     from ...core.run.choosing import open_chosen_run
     from ...core.spool.reader import SpoolReader
 
     place = stack.enter_context(as_spool(source, None))
-    reader = SpoolReader(place.directory)
-    _, run = stack.enter_context(open_chosen_run(reader, None, needs_index=True))
-    if run.digests is None or not has_digests(run.digests.index):
+    _, run = stack.enter_context(open_chosen_run(SpoolReader(place.directory), None))
+    if run.digests is None or not run.digests.steps.counts():
         raise UsageError(
             f"--against {printable(shown_source(source))}: its last run has no digests: record it"
             " with `run --digest step`"
         )
-    return run.digests
+    return run.digests, run.dropped_marks
 
 
 def _report(lines: Iterable[str]) -> None:

@@ -29,8 +29,8 @@ from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown
-    from ...core.analysis.tree import Forest
     from ...core.analysis.verdicts.verdict import Verdict
+    from ...core.run.trees import Forest
     from ..convert.report import Report
     from .demo_targets import Sent, Stored
 
@@ -94,8 +94,6 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     to OTEL_EXPORTER_OTLP_ENDPOINT if that is set. Without PyTorch, a recording of the same
     training is shown. Nothing is downloaded.
     """
-    from ...core.analysis.breakdown import break_down
-
     with _output_directory(directory) as place, demo_targets.storing(place) as storing:
         if not as_json and not replay and training.is_installed():
             output.result("Training a small network on the CPU, for a few seconds …")
@@ -104,7 +102,7 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
         trip = _round_trip(run, place)
         stored = storing.store(run.source, run.session, run.forest.spans)
         outcome = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
-        breakdown = break_down(run.forest.trees)
+        breakdown = _breakdown(run)
         if as_json:
             output.document(_to_json(run, breakdown, place, outcome))
         else:
@@ -184,7 +182,7 @@ def _recorded(reason: str | None, *, has_failed: bool = False) -> _Run:
 
 
 def _forest(directory: Path, session: str | None = None) -> Forest:
-    from ...core.analysis.tree import TreeLimits, build_trees
+    from ...core.run.trees import TreeLimits, build_trees
     from ...core.spool.reader import SpoolReader
 
     limits = TreeLimits(spans=_SPANS, children=_SPANS)
@@ -236,6 +234,15 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
         "endpoint": None if gone.sent is None else gone.sent.to_json(),
         "next": _commands(place, gone),
     }
+
+
+def _breakdown(run: _Run) -> Breakdown:
+    """Return the steps of the run by phase."""
+    from ...core.run.choosing import open_chosen_run
+    from ...core.spool.reader import SpoolReader
+
+    with open_chosen_run(SpoolReader(run.source), None) as (_, opened):
+        return opened.together
 
 
 def _primary(run: _Run) -> Verdict:

@@ -11,7 +11,7 @@ from .text import count, printable, rank_list, wrapped
 
 if TYPE_CHECKING:
     from ...core.analysis.divergence.comparing import Divergence, RunComparison
-    from ...core.analysis.divergence.replicas import ReplicaDivergence
+    from ...core.analysis.divergence.rank_states import ReplicaDivergence
 
 _MOST_RANKS = 8
 _LONGEST = 60

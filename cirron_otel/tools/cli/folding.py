@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from ...core.analysis.tree import MarkNode, TreeNode
+    from ...core.run.trees import MarkNode, TreeNode
 
 _INDEXES_SHOWN = 40
 """The maximum length of the indexes in one line, in characters."""

@@ -85,7 +85,6 @@ class JobReport:
                 self._reducer.finish()
             except NeedsIndexError:
                 return report_of_all(self._batches)
-            if not self._reducer.marks.needs_index:
-                files = RunFiles.of(SpoolReader(self._batches.paths.root))
-                return report_of(Run(self._reducer, files, slowest=0))
+            files = RunFiles.of(SpoolReader(self._batches.paths.root))
+            return report_of(Run(self._reducer, files, slowest=0))
         return report_of_all(self._batches)

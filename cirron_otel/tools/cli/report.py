@@ -20,11 +20,11 @@ from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
-    from ...core.analysis.index import SpoolIndex
     from ...core.analysis.run_report import Drop, RunReport
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
+    from ...core.run.load.scopes import Scopes
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
     from .engines import EngineResult
@@ -84,6 +84,7 @@ def report(
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
     from ...core.run.choosing import open_chosen_run
+    from ...core.run.load.scopes import Scopes
     from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
@@ -102,17 +103,16 @@ def report(
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
-        needs_index = (trace_file, page_file) != (None, None)
-        with open_chosen_run(reader, run, slowest=slowest, needs_index=needs_index) as (
-            chosen,
-            opened,
-        ):
+        with open_chosen_run(reader, run, slowest=slowest) as (chosen, opened):
             report_chosen(chosen, run)
-            run_report, index = report_of(opened), opened.recording.index
-            if trace_file is not None and index is not None:
-                _write_trace(index, trace_file)
+            run_report = report_of(opened)
+            if (trace_file, page_file) != (None, None):
+                scopes = Scopes(reader, once=True)
+            if trace_file is not None:
+                _write_trace(scopes, trace_file)
             if page_file is not None:
-                _write_page(page_file, run_report, opened, (source, place, reader, spans), chosen)
+                of_run = source, place, reader, spans
+                _write_page(page_file, run_report, opened, scopes, of_run, chosen)
     findings = place.findings(reader)
     _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(run_report))
@@ -203,12 +203,12 @@ def _file_of(source: str) -> Path:
     return location_of(source).path or Path(source)
 
 
-def _write_trace(index: SpoolIndex, path: str) -> None:
-    from ...core.analysis.perfetto import trace_events
+def _write_trace(scopes: Scopes, path: str) -> None:
     from ...core.otlp.replacing import replacing
+    from ...core.run.perfetto import trace_events
 
     with replacing(path) as file:
-        for piece in trace_events(index):
+        for piece in trace_events(scopes):
             file.write(piece.encode("ascii"))
     output.message(f"{path} is written: open it in https://ui.perfetto.dev, which keeps it local")
 
@@ -217,6 +217,7 @@ def _write_page(
     path: str,
     found: RunReport,
     opened: Run,
+    scopes: Scopes,
     run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
     chosen: ChosenRun,
 ) -> None:
@@ -228,8 +229,9 @@ def _write_page(
     shown = shown_source(source)
     name = None if chosen.run is None else chosen.run.name
     content = gather(
-        shown, found, opened, reader, span_ids, place.shortfalls(), place.findings(reader), name
-    )
+        shown, found, opened, scopes, reader, span_ids, place.shortfalls(), place.findings(reader),
+        name,
+    )  # fmt: skip
     with replacing(path) as file:
         for piece in document(content):
             file.write(piece.encode())

@@ -44,6 +44,8 @@ _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _LONGEST_TITLE = 40
 """The most characters of a mark's title ahead of its means."""
+_MOST_COLUMNS = 9
+"""The maximum number of columns of the table of ranks: figures of steps, then shares of phases."""
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
 """The number of digits of an OpenTelemetry span id, which `--span` also accepts."""
@@ -273,23 +275,23 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
 
 def _steps_line(rank: RankReport) -> str:
     steady, warm = rank.steps.steady, rank.steps.warm_up
-    speed = rank.steps_per_second
+    speed, spread = rank.steps_per_second, steady.figures().spread()
     parts = [
         f"{steady.times:,}" + (f" after {warm} of warm-up" if warm else ""),
-        f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
-        f" max {duration(steady.max_ns)}",
+        ", ".join(f"{name} {duration(ns)}" for name, ns in spread.items()),
     ]
     return "; ".join([*parts, f"{speed:.3g} steps/s"] if speed is not None else parts)
 
 
 def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
     """Return a row per rank with the share of the longest phases; a star marks the slowest."""
+    fixed = ("rank", "steps", *ranks[0].steps.steps.figures().spread(), "per s")
     totals: Counter[str] = Counter()
     for each in ranks:
         totals.update({phase.name: phase.total_ns for phase in each.steps.phases})
-    phases = [name for name, _ in totals.most_common(3)]
+    phases = [name for name, _ in totals.most_common(_MOST_COLUMNS - len(fixed))]
     names = [printable(name)[:_PHASE_WIDTH] for name in phases]
-    heads = ("rank", "steps", "p50", "p95", "max", "per s", *names)
+    heads = (*fixed, *names)
     rows = []
     for each in ranks:
         steady = each.steps.steady
@@ -298,7 +300,7 @@ def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
         is_slowest = report.straggler is not None and each.rank == report.straggler.rank
         rows.append((
             ("*" if is_slowest else "") + _rank(each.rank), f"{steady.times:,}",
-            duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
+            *map(duration, steady.figures().spread().values()),
             f"{speed:.3g}" if speed is not None else "-",
             *(_percent(named.get(name, 0.0)) for name in phases),
         ))  # fmt: skip

@@ -54,8 +54,11 @@ class RunBatches:
         """Yield the batches of the run in order, except those that contain the job's own span."""
         yield from self.unread(set())
 
-    def unread(self, seen: set[str]) -> Iterator[BatchFile]:
-        """Yield the batches of the run that are not in `seen`, and add all that are read to it."""
+    def unread(self, seen: set[str], *, check: bool = True) -> Iterator[BatchFile]:
+        """Yield the batches of the run that are not in `seen`, and add all that are read to it.
+
+        With `check=False`, a file may be something other than a batch.
+        """
         from ...core.spool.owner import owner_of
         from ...core.spool.reader import SpoolReader
 
@@ -64,7 +67,7 @@ class RunBatches:
         reader = SpoolReader(self.paths.root)
         for name in list(reader.names()):
             if name not in seen and name not in self.held and owner_of(name) != self.owner:
-                batch = reader.read(name)
+                batch = reader.read(name, check=check)
                 if batch is None:  # it may be readable later
                     continue
                 seen.add(name)
@@ -94,7 +97,7 @@ class RunBatches:
         """Return the world size that the ranks recorded; None if none of them recorded it."""
         sizes = [
             int(size)
-            for batch in itertools.islice(self, _LOOKED_AT)
+            for batch in itertools.islice(self.unread(set(), check=False), _LOOKED_AT)
             for size in _WORLD_SIZE.findall(batch.data)
         ]
         return max(sizes, default=None)

@@ -273,13 +273,18 @@ def _steps(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
     cells = [
         (
             f"{group.steps.times:,}",
-            duration(group.steps.median_ns) if group.steps.times else "-",
-            duration(group.steps.p95_ns) if group.steps.times else "-",
+            *(duration(ns) if group.steps.times else "-" for ns in _spread(group).values()),
             _shares(group) if group.steps.times else "-",
         )
         for group in rows
     ]
-    return _table(keys, rows, ("steps", "p50", "p95", _SHARES), cells)
+    return _table(keys, rows, ("steps", *_spread(rows[0]), _SHARES), cells)
+
+
+def _spread(group: RunGroup) -> dict[str, int]:
+    spread = group.steps.spread()
+    del spread["max"]
+    return spread
 
 
 def _shares(group: RunGroup) -> str:

@@ -21,7 +21,8 @@ from .spool_show import show
 from .text import count, duration, local_moment, numbers, printable, reason, size, wrapped
 
 if TYPE_CHECKING:
-    from ...core.analysis.summary import SessionSummary, SpoolSummary
+    from ...core.analysis.summary import SessionSummary
+    from ...core.run.spool_summary import SpoolSummary
     from ...core.spool.reader import SpoolReader
     from ...core.spool.recovery import Recovered
     from ..convert.flush import TargetReport
@@ -157,7 +158,7 @@ _LONGEST_REASON = 400
 @json_option
 def ls(directory: str, as_json: bool) -> int:
     """List sessions, ranks, counts, time span, and the health of the files."""
-    from ...core.analysis.summary import summarise
+    from ...core.run.spool_summary import summarise
     from ...core.spool.reader import SpoolReader
 
     reader = SpoolReader(directory)

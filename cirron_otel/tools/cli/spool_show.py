@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from ...core.analysis.tree import Forest, TreeNode
+    from ...core.run.trees import Forest, TreeNode
     from ...core.spool.reader import SpoolReader
     from .folding import Fold
 
@@ -51,7 +51,7 @@ def show(
     is_folded: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Show the tree of scopes with their durations and marks."""
-    from ...core.analysis.tree import TreeLimits, build_trees
+    from ...core.run.trees import TreeLimits, build_trees
     from ...core.spool.reader import SpoolReader
     from .folding import folded_trees
 
@@ -90,21 +90,19 @@ def _folded(
     Returns the forest, which contains the counts, the folded trees, and whether the limit left
     scopes out.
     """
-    from ...core.analysis.index import SpoolIndex
-    from ...core.analysis.sessions import assign_sessions
-    from ...core.analysis.tree import TreeLimits, Walk, grown_trees
+    from ...core.run.load.scopes import Scopes
+    from ...core.run.trees import UNLIMITED, TreeLimits, Trees
     from .folding import TooVariedError, fold
 
-    with SpoolIndex().load(reader) as index:
-        assign_sessions(index)
-        if limit is None:
-            walk = Walk(index, session=session, depth=depth, trees=_FOLDED_SPANS)
-            with contextlib.suppress(TooVariedError):
-                folds = fold(walk.roots(), walk, _FOLDED_SPANS)
-                return walk.forest(), folds, False
-        most = limit or _FOLDED_SPANS
-        limits = TreeLimits(spans=most, children=most, depth=depth)
-        forest = grown_trees(index, session=session, limits=limits)
+    scopes = Scopes(reader, once=False)
+    if limit is None:
+        walk = Trees(scopes, TreeLimits(UNLIMITED, UNLIMITED, UNLIMITED, depth), session)
+        with contextlib.suppress(TooVariedError):
+            folds = fold(walk.roots(_FOLDED_SPANS), walk, _FOLDED_SPANS)
+            return walk.forest([]), folds, False
+    most = limit or _FOLDED_SPANS
+    built = Trees(scopes, TreeLimits(spans=most, children=most, depth=depth), session)
+    forest = built.forest(built.grown(built.roots(most)))
     return forest, fold(forest.trees), most <= forest.shown < forest.spans
 
 

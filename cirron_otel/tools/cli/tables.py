@@ -11,10 +11,9 @@ from .text import duration, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Breakdown, PhaseTimes
+    from ...core.analysis.breakdown import Breakdown, Phase
 
 _IDS = ("run", "session", "span")
-_RIGHT = ("times", "total", "share", "p50", "p95", "max")
 
 
 def breakdown_table(found: Breakdown) -> Table:
@@ -27,7 +26,7 @@ def breakdown_table(found: Breakdown) -> Table:
         header_style="bold",
     )  # fmt: skip
     drawn.add_column("phase", overflow="fold")
-    for name in _RIGHT:
+    for name in ("times", "total", "share", *found.steps.figures().spread()):
         drawn.add_column(name, justify="right", overflow="fold")
     rows = [*found.phases, found.unattributed]
     for phase in rows:
@@ -36,15 +35,13 @@ def breakdown_table(found: Breakdown) -> Table:
     return drawn
 
 
-def _cells(found: Breakdown, phase: PhaseTimes) -> tuple[str, ...]:
+def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
     return (
         printable(phase.name),
         f"{phase.times:,}",
         duration(phase.total_ns),
         f"{100 * found.share(phase):.1f} %",
-        duration(phase.median_ns),
-        duration(phase.p95_ns),
-        duration(phase.max_ns),
+        *map(duration, phase.figures().spread().values()),
     )
 
 

@@ -13,7 +13,7 @@ from ...core.records.digest_marks import PREFIX
 from ...semconv import MEMORY, OVERHEAD_NS
 
 if TYPE_CHECKING:
-    from ...core.analysis.tree import MarkNode
+    from ...core.run.trees import MarkNode
 
 duration = durations.duration
 local_moment, clock_time = moments.local_moment, moments.clock_time

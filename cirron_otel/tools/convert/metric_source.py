@@ -14,12 +14,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from ... import exactjson
 from ... import semconv as sc
-from ...core.analysis.memory_points import memory_points
 from ...core.analysis.run_selection import choose_run
 from ...core.placement.batch_outline import read_outline
 from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
 from ...core.records.findings import Finding
+from ...core.records.memory_points import memory_points
 from ...core.spool.reader import SpoolReader
 from ...core.translator.header import resource_attributes
 from ...core.translator.metric_messages import MetricOrigin, MetricsBuilder

@@ -6,26 +6,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ...core.analysis.index import SpoolIndex, id_of, run_index
-from ...core.analysis.runs import Run, SpoolRuns
+from ...core.analysis.runs import SpoolRuns
 from ...core.analysis.session_columns import SESSION_COLUMNS, session_rows
-from ...core.analysis.sessions import assign_sessions
+from ...core.analysis.summary import with_processes
 from ...core.records.findings import Finding
 from ...core.records.rows import shown
-from ...core.spool.reader import BatchFile, SpoolReader
+from ...core.spool.reader import SpoolReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...core.run.load.scopes import Scopes
     from ...core.run.step_table import StepTable
-
-_SESSIONS: Final = """
-SELECT span.id, session.key FROM member JOIN span USING (no)
-JOIN session ON session.no = member.session
-WHERE session.key IS NOT NULL AND span.id IS NOT NULL
-"""
 
 
 class RecordingContent:
@@ -67,10 +61,13 @@ class RecordingContent:
         """Return the sessions."""
         from .arrow_rows import table_of
 
-        with self._index() as (index, runs):
-            paths, is_complete = self._reader.paths, self._reader.only is None
-            rows = session_rows(index, self.runs, runs, paths, is_complete=is_complete)
-            return table_of(SESSION_COLUMNS, rows)
+        scopes = self._scopes()
+        files = scopes.first_files()
+        run_of = {shown(name): run for name, run in self._run_of.items()}
+        runs = {session: run_of.get(name) for session, name in files.items()}
+        is_complete = self._reader.only is None
+        sessions = with_processes(scopes.summaries(), self._reader.paths, adds=is_complete)
+        return table_of(SESSION_COLUMNS, session_rows(sessions, runs, self.runs))
 
     def records(self, name: str) -> pa.Table:
         """Return the rows of a table of docs/columns.md.
@@ -95,19 +92,9 @@ class RecordingContent:
         """Return the session of each span by its id; nothing if all batches name their session."""
         if all(run.is_recorded for run in self.runs.runs):
             return {}
-        with self._index() as (index, _):
-            return {id_of(span): id_of(session) for span, session in index.rows(_SESSIONS)}
+        return self._scopes().sessions_of_ids()
 
-    @contextlib.contextmanager
-    def _index(self) -> Iterator[tuple[SpoolIndex, list[Run | None]]]:
-        """Open an index of the batches, with the run of each."""
-        runs: list[Run | None] = []
+    def _scopes(self) -> Scopes:
+        from ...core.run.load.scopes import Scopes
 
-        def batches() -> Iterator[BatchFile]:
-            for batch in self._reader:
-                runs.append(self._run_of.get(batch.name))
-                yield batch
-
-        with run_index(batches()) as index:
-            assign_sessions(index)
-            yield index, runs
+        return Scopes(self._reader, once=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.run_batch import outline_of, outline_of_rows
+from cirron_otel.core.analysis.run_batch import outline_of
 from cirron_otel.core.analysis.run_selection import choose_run
-from cirron_otel.core.records.rows import rows_of
 from cirron_otel.core.run.choosing import open_chosen_run
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.report import report_of
@@ -19,7 +18,6 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import UsageError
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
-from tests.kit.generators.trees import hostile, random_spool
 from tests.kit.spools.made import EPOCH_NS, encoded, made, span, span_id
 
 from .spools import Files, written
@@ -115,25 +113,20 @@ def test_batches_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert once >= 12
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_outlines_of_rows_are_those_of_batches(seed: int) -> None:
-    files = [*run_spool(seed), *random_spool(seed), *several_runs(seed), *hostile()]
-    for _, data in files:
-        assert outline_of_rows(rows_of(data), data) == outline_of(data)
-
-
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "spans", "steps", "status"),
     [
-        {"otel": 7}, {"otel": {"resource": 7}}, {"otel": {"session": 7}}, {"otel": None},
-        {"spans": 7}, {"spans": [7]}, {"spans": [{"id": 7, "name": "step"}]},
-        {"spans": [{"name": "step"}]}, {"spans": [{"id": "a", "name": None, "start_ns": None}]},
-        {"spans": [{"id": "a", "name": "cirron.session", "otel": 3}]},
-        {"spans": [{"id": "a", "name": "step", "start_ns": 2**70, "rank": 2**80}]},
-        {"spans": [{"id": "a", "name": "steps", "attrs": {"steps.count": "x"}}]},
-        {"spans": [{"id": "a", "name": "steps", "attrs": {"steps.count": 4}}]},
+        ({"otel": 7}, 1, {0: 1}, None),
+        ({"otel": {"resource": 7}, "spans": [{"name": "step"}]}, 1, {None: 1}, None),
+        ({"spans": 7}, 0, {}, None),
+        ({"spans": [7, {"id": 7, "name": "step", "rank": 2}]}, 1, {2: 1}, None),
+        ({"spans": [{"id": "a", "name": "cirron.session", "otel": 3}]}, 1, {}, "closed"),
+        ({"spans": [{"id": "a", "name": "step", "start_ns": 2**70}]}, 1, {None: 1}, None),
     ],
-)  # fmt: skip
-def test_outlines_of_malformed_rows(changes: dict[str, Any]) -> None:
-    data = encoded(made(1, spans=[span(1)]) | changes)
-    assert outline_of_rows(rows_of(data), data) == outline_of(data)
+)
+def test_outlines_of_malformed_batches(
+    changes: dict[str, Any], spans: int, steps: dict[int | None, int], status: str | None
+) -> None:
+    outline = outline_of(encoded(made(1, spans=[span(1)]) | changes))
+    assert (outline.spans, outline.steps, outline.status) == (spans, steps, status)
+    assert outline.session is None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cirron_otel.core.analysis.breakdown import PhaseTimes
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.run.figures import breakdowns, durations
+from cirron_otel.core.run.figures.durations import Durations
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Block
 from cirron_otel.core.run.report import report_of
@@ -70,6 +76,7 @@ def figures(run: Run) -> dict[str, Any]:
         "columns": table.columns,
         "rows": sorted(map(repr, table.rows())),
         "points": [run.unit_points(each.rank, 3) for each in run.ranks],
+        "times": [(rank, start.tolist(), ns.tolist()) for rank, start, ns in run.unit_times()],
     }
 
 
@@ -81,6 +88,42 @@ def test_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_several_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(training(3, 30), 0, tmp_path, monkeypatch)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(100, 20)))
+def test_ranges(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durations are counted in ranges, and the times of units are read again."""
+    monkeypatch.setattr(durations, "EXACT", seed % 4)
+    monkeypatch.setattr(durations, "_AT_ONCE", 1 + seed % 3)
+    monkeypatch.setattr(breakdowns, "_MOST_TIMES", seed % 2)
+    check(run_spool(seed), seed, tmp_path, monkeypatch)
+    (tmp_path / "ranks").mkdir()
+    check(training(3, 30), seed, tmp_path / "ranks", monkeypatch)
+
+
+@given(
+    st.lists(st.integers(-(2**62), 2**62) | st.integers(-300, 300), min_size=1, max_size=200),
+    st.integers(0, 5),
+)
+def test_ranges_are_close(values: list[int], after: int) -> None:
+    """Medians and percentiles differ by half a percent at most, the other figures not at all."""
+    after = min(after, len(values) - 1)
+    expected = PhaseTimes("step", values[after:]).figures()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(durations, "EXACT", 0)
+        patch.setattr(durations, "_AT_ONCE", 7)
+        counted = Durations()
+        for first in range(0, len(values), 3):
+            counted.add(np.array(values[first : first + 3]))
+        found = counted.figures("step", after)
+    assert replace(found, median_ns=0, percentiles={}) == replace(
+        expected, median_ns=0, percentiles={}
+    )
+    for name, ns in expected.percentiles.items():
+        assert abs(found.percentiles[name] - ns) <= abs(ns) * 0.005
+    if len(values[after:]) % 2:  # else the median is a mean, of numbers that may nearly cancel out
+        assert abs(found.median_ns - expected.median_ns) <= abs(expected.median_ns) * 0.005
 
 
 def check(files: Any, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

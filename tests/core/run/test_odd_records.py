@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.run_report import RunReport
+from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.semconv import JOB, SESSION
@@ -133,7 +134,7 @@ def test_processes_with_the_same_id_are_read_in_one_pass(tmp_path: Path) -> None
             batches.append((spans, []))
     reader = spool(tmp_path, *batches)
     with open_run(reader) as run:
-        assert run.recording.index is None
+        assert isinstance(run.recording, Reducer)
         assert [len(each.steps.phases) for each in run.ranks] == [1, 1]
     reported(reader, reader)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.perfetto import trace_events
+from cirron_otel.core.run.load.scopes import Scopes
+from cirron_otel.core.run.perfetto import trace_events
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.tools.conftest import SPOOLS
 
@@ -22,8 +22,7 @@ NAMES = [path.name for path in sorted(SPOOLS.iterdir()) if path.is_dir()]
 
 
 def events(*batches: BatchFile) -> list[dict[str, Any]]:
-    with run_index(batches) as index:
-        text = "".join(trace_events(index))
+    text = "".join(trace_events(Scopes(batches, once=True)))
     assert text.isascii()
     found: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cirron_otel import exactjson
-from cirron_otel.core.analysis.summary import summarise
-from cirron_otel.core.analysis.tree import build_trees
 from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.run.spool_summary import summarise
+from cirron_otel.core.run.trees import build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.translator.own.platform import from_platform, to_platform

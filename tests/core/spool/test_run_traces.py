@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_traces import (
-    StepTrace,
-    fields_of,
-    records_of,
-    scopes_of,
-    step_traces,
-)
-from cirron_otel.core.analysis.tree import TreeLimits
+from cirron_otel.core.analysis.run_traces import records_at
+from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.step_traces import StepTrace, places_of, step_traces
+from cirron_otel.core.run.trees import TreeLimits, scopes_of
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
+from cirron_otel.tools.cli.page.waterfall import fields_of
 
 from .test_run_report import _id, span
 
@@ -42,12 +38,11 @@ def batch(spans: list[dict[str, Any]]) -> str:
 def traces(
     reader: SpoolReader, *asked: str, limits: TreeLimits | None = None
 ) -> tuple[list[StepTrace], dict[str, dict[str, Any]]]:
-    with open_run(reader, needs_index=True) as run:
-        index, ranks = run.recording.index, [each.rank for each in run.ranks]
-        assert index is not None
-        found = step_traces(index, ranks, asked, limits or TreeLimits())
-        ids = [node.id for each in found for _, node in scopes_of(each.step) if node.id]
-        return found, records_of(index, reader, ids)
+    scopes = Scopes(reader, once=True)
+    with open_run(reader) as run:
+        ranks = [each.rank for each in run.ranks]
+        found = step_traces(run.recording, scopes, ranks, asked, limits or TreeLimits())
+    return found, records_at(reader, places_of(scopes, [each.step for each in found]))
 
 
 def test_the_slowest_and_a_typical_step_of_each_rank(tmp_path: Path) -> None:
@@ -87,7 +82,10 @@ def test_step_records_contain_the_recorded_fields_verbatim(tmp_path: Path) -> No
 
 def test_a_file_that_is_gone_meanwhile_takes_its_attributes_with_it(tmp_path: Path) -> None:
     reader = write(tmp_path, batch([span("step", 9, id="s", attrs={"a": 1})]))
-    with run_index(reader) as index:
-        for path in (tmp_path / "spool").iterdir():
-            path.unlink()
-        assert records_of(index, reader, [_id("s")]) == {}
+    scopes = Scopes(reader, once=True)
+    for path in (tmp_path / "spool").iterdir():
+        path.unlink()
+    assert scopes.with_id(scopes.number_of(_id("s"))).tolist() == [0]
+    assert (
+        records_at(reader, [(_id("s"), *place) for place in [scopes.places.of(0)] if place]) == {}
+    )

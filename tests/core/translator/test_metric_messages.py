@@ -9,7 +9,8 @@ from google.protobuf import json_format
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from cirron_otel._version import __version__
-from cirron_otel.core.analysis.memory_points import (
+from cirron_otel.core.otlp.json_metrics import metrics_to_json
+from cirron_otel.core.records.memory_points import (
     ALLOCATOR,
     CHANGE,
     DEVICE_USAGE,
@@ -18,7 +19,6 @@ from cirron_otel.core.analysis.memory_points import (
     UTILIZATION,
     MemoryPoint,
 )
-from cirron_otel.core.otlp.json_metrics import metrics_to_json
 from cirron_otel.core.translator.metric_messages import (
     CONFLICT,
     OUT_OF_RANGE,

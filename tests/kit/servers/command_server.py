@@ -4,7 +4,7 @@ Most of the CPU time of a short command is the start of Python and its imports. 
 starts the program below once. For each command the program forks, takes over the arguments, the
 working directory, the environment and the standard streams, and runs the command's entry point to
 the normal end of the interpreter. A command that differs in how Python itself starts, such as one
-with another `PYTHONUTF8`, is started as a process of its own: `starts_alike` finds these.
+with another `PYTHONUTF8`, is a new program: `starts_alike` finds these.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import multiprocessing.connection
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -30,34 +31,60 @@ from pathlib import Path
 from typing import IO
 
 PRELOADED = (
-    "cirron_otel.core.analysis.breakdown",
-    "cirron_otel.core.analysis.run_report",
+    "cirron_otel.core.analysis.divergence.settling",
+    "cirron_otel.core.analysis.run_catalogue",
+    "cirron_otel.core.analysis.run_groups",
+    "cirron_otel.core.analysis.verdicts.comparison",
+    "cirron_otel.core.analysis.verify",
+    "cirron_otel.core.run.choosing",
+    "cirron_otel.core.run.compared_run",
+    "cirron_otel.core.run.diagnosing",
+    "cirron_otel.core.run.load.blocks",
+    "cirron_otel.core.run.load.arranged",
+    "cirron_otel.core.run.report",
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
     "cirron_otel.tools.cli",
-    "cirron_otel.tools.convert.convert",
-    "rich.table",
-)
-ENGINES = (
-    *PRELOADED,
-    "cirron_otel.core.engines.cache",
-    "cirron_otel.core.engines.engine_comparison",
-    "cirron_otel.core.engines.engine_report",
-    "cirron_otel.core.engines.postgres_engine",
     "cirron_otel.tools.cli.memory_text",
+    "cirron_otel.tools.cli.page.document",
     "cirron_otel.tools.cli.pager",
     "cirron_otel.tools.cli.report_text",
+    "cirron_otel.tools.convert.as_spool",
+    "cirron_otel.tools.convert.convert",
+    "cirron_otel.tools.convert.export",
+    "cirron_otel.tools.convert.parquet",
+    "cirron_otel.tools.doctor.examine",
+    "cirron_otel.tools.frames.step_files",
+    "numpy",
+    "rich.markdown",
+    "rich.table",
+)
+COLUMNS = (
+    *PRELOADED,
+    "cirron_otel.core.columns.known_batches",
+    "cirron_otel.core.columns.parquet_files",
+    "cirron_otel.core.columns.store",
+    "cirron_otel.core.engines.cache",
+    "cirron_otel.core.engines.postgres_engine",
+    "cirron_otel.core.run.engines.opening",
     "ibis.backends.sql.compilers.duckdb",
     "ibis.backends.sql.compilers.postgres",
-    "pandas",  # DuckDB imports it if it is installed
+    "pandas",  # DuckDB and pyarrow import it if it is installed
 )
-"""With what `--engine` imports besides, for the server of the tests of engines."""
+"""With what columnar tables and `--engine` import besides."""
 COLLECTOR = (
     "cirron_otel.tools.cli",
+    "cirron_otel.collector.receiver.grpc.front",
+    "cirron_otel.collector.receiver.http.server",
+    "cirron_otel.collector.receiver.listening",
+    "cirron_otel.collector.receiver.traceml_server",
     "cirron_otel.collector.service.config_file",
+    "cirron_otel.collector.service.event_loop",
     "cirron_otel.collector.service.service",
+    "cirron_otel.core.targets.sql",
+    "uvloop",
 )
-"""The modules that `cirron-otel collector` imports."""
+"""The modules that `cirron-otel collector` imports, without grpc, which would handle each fork."""
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The prefixes of variables that are read when a process starts, ahead of any of our code."""
 
@@ -126,8 +153,10 @@ class CommandServer:
         listener.listen(64)
         with listener:
             command = [sys.executable, "-P", __file__, str(listener.fileno()), *modules]
+            # A process with a single thread is forked.
+            env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
+                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=env
             )
 
     def run(
@@ -185,6 +214,13 @@ class CommandServer:
                 os.close(number)
         connection.sendall(request)
         return int.from_bytes(_exactly(connection, 8))
+
+    def write_program(self, path: Path, command: Path) -> None:
+        """Write an executable file that runs the command at `command` (see `forked_command`)."""
+        client = Path(__file__).with_name("forked_command.py")
+        words = [sys.executable, "-IS", str(client), self._address, str(command)]
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        path.chmod(0o755)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -284,6 +320,8 @@ def supervise(connection: socket.socket) -> list[str]:
         os.dup2(number, target)
         os.close(number)
     os.chdir(request["cwd"])
+    if not starts_alike(request["env"]):
+        os.execve(request["argv"][0], request["argv"], request["env"])
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
@@ -305,8 +343,11 @@ def take_streams() -> None:
 
 if __name__ == "__main__":
     for module in sys.argv[2:]:
-        with contextlib.suppress(ImportError):  # of an extra that is not installed
+        try:
             importlib.import_module(module)
+        except ImportError as error:  # of an extra that is not installed
+            if str(error.name).startswith("cirron_otel"):
+                raise
     gc.freeze()
     sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
     __file__ = sys.argv[0]

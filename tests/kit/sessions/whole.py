@@ -64,7 +64,8 @@ def whole(directory: Path) -> Whole:
     """See that each batch is valid, that no id stands twice, and that nothing hangs in the air."""
     assert errors_of(directory) == []
     batches = [json.loads(path.read_bytes()) for path in batch_files(directory)]
-    assert list(faults(batches)) == []
+    found = list(faults(batches))
+    assert found == [], found  # pytest does not show the values of this module's assertions
     return Whole(batches)
 
 

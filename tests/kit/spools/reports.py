@@ -1,4 +1,4 @@
-"""Reports of batches, read in both ways: in one pass, and through a database."""
+"""Reports of batches, read in both ways: in one pass, and from columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cirron_otel.core.spool.reader import BatchFile
 def reported(
     batches: Iterable[BatchFile], reader: Any = None, *, slowest: int = 10, durations: bool = False
 ) -> RunReport:
-    """Return the report of some batches; that through a database is equal.
+    """Return the report of some batches; that from columns is equal.
 
     With `durations`, the ranks have the durations of all units and phases.
     """
     reports = []
-    for needs_index in (False, True):
-        with open_run(batches, reader, slowest=slowest, needs_index=needs_index) as run:
+    for in_columns in (False, True):
+        with open_run(batches, reader, slowest=slowest, in_columns=in_columns) as run:
             report = report_of(run)
             expected = breakdowns(run)
             assert expected.keys() == {e.rank for e in report.ranks if e.steps.steps.times}

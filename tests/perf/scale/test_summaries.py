@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.records.step_summaries import INSIDE
 from cirron_otel.core.run.diagnosing import diagnose_batches
+from cirron_otel.core.run.load.arranged import Records
+from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.targets.exported_part import exported_part
 
 from .batches import (
@@ -67,10 +68,13 @@ def test_complete_batches_replace_their_summaries(seed: int) -> None:
 
 
 def rows_of(batches: list[SealedBatch]) -> list[tuple[object, ...]]:
-    with run_index(files(batches)) as index:
-        spans = "SELECT id, parent, name, idx, start_ns, end_ns, gpu_ns FROM span"
-        marks = "SELECT id, span, name, value, NULL, ts_ns, NULL FROM mark"
-        return [tuple(map(repr, row)) for query in (spans, marks) for row in index.rows(query)]
+    records = Records(files(batches), Texts())
+    spans = [repr(records.span(row)) for row in records.rows.tolist()]
+    marks = [records.mark(row) for row in records.mark_rows.tolist()]
+    text = records.texts.text
+    names = [(text(name), kind, value, at) for name, kind, value, _, at in marks]
+    owners = [records.id_of(each) for each in records.mark_scope[records.mark_rows].tolist()]
+    return [*((each,) for each in spans), *zip(map(repr, names), map(repr, owners), strict=True)]
 
 
 def test_many_scopes_share_rows() -> None:
@@ -105,5 +109,4 @@ def test_other_values_are_not_rows(inside: object) -> None:
     document = json.loads(rank.batch(1, 50, 0).data)
     document["spans"][-1]["attrs"] = {INSIDE: inside}
     data = json.dumps(document, separators=(",", ":")).encode()
-    with run_index(files([SealedBatch("x", data)])) as index:
-        assert index.one("SELECT count(*) FROM span") == len(document["spans"])
+    assert len(Records(files([SealedBatch("x", data)]), Texts()).rows) == len(document["spans"])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.run_report import RunReport
-from cirron_otel.core.analysis.summary import summarise
-from cirron_otel.core.analysis.tree import TreeNode, build_trees
+from cirron_otel.core.run.spool_summary import summarise
+from cirron_otel.core.run.trees import TreeNode, build_trees
 from cirron_otel.core.spool.paths import find_spool
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.recovery import recover

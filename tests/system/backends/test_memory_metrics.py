@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from cirron_otel.core.analysis.memory_points import INSTRUMENTS
+from cirron_otel.core.records.memory_points import INSTRUMENTS
 from cirron_otel.tools.convert.metric_source import MetricSource
 from cirron_otel.tools.convert.report import Report
 from tests.kit.backends import run

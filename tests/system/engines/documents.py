@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.core.analysis.breakdown import Breakdown
+from cirron_otel.core.analysis.breakdown import Breakdown, PhaseFigures
 from cirron_otel.core.analysis.verdicts.diagnosis import diagnose
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.source import Connect, opened_tables
+from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
 from cirron_otel.core.run.compared_run import ComparedRun, compared_run
 from cirron_otel.core.run.diagnosing import diagnose_batches
 from cirron_otel.core.run.engines.opening import engine_run
+from cirron_otel.core.run.engines.recording import EngineRecording
 from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
+from cirron_otel.core.run.run import Run
 from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.errors import InputError
 from tests.kit.examples import is_drawn
+
+from . import relations
 
 Files = list[tuple[str, bytes]]
 SLOWEST = 5
@@ -64,20 +72,28 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
 def in_engine(
     folder: Path, connect: Connect | None = None, names: tuple[str, ...] = ALL
 ) -> dict[str, Any]:
-    """Return the documents of columnar tables, which are opened anew for each."""
+    """Return the documents of columnar tables; `RELATIONS` is the one of `relations`.
+
+    DuckDB opens the tables anew for each. Another engine, which the same code calls and whose
+    queries take longer, opens them once.
+    """
     documents: dict[str, Any] = {}
     with opened_tables(ColumnarBatches(folder), connect=connect) as tables:
-        for name in names:
+        for group in [(name,) for name in names] if connect is None else [names]:
             with tables.run(*tables.choose("all")) as run:
                 opened = engine_run(run, SLOWEST)
-                if name == "report":
-                    documents[name] = report_of(opened).to_json()
-                elif name == "comparison":
-                    documents[name] = document_of(compared_run(opened))
-                else:
-                    window = opened.window(LIMITS, run.chosen.world_size)
-                    documents[name] = diagnose(window, LIMITS).to_json()
+                documents |= {name: _document(name, run, opened) for name in group}
     return documents
+
+
+def _document(name: str, run: OpenedRun, opened: Run) -> Any:
+    if name == "report":
+        return report_of(opened).to_json()
+    if name == "comparison":
+        return document_of(compared_run(opened))
+    if name == relations.RELATIONS:
+        return relations.document_of(EngineRecording(run, Texts(), relations.FEW))
+    return diagnose(opened.window(LIMITS, run.chosen.world_size), LIMITS).to_json()
 
 
 def document_of(compared: ComparedRun) -> dict[str, Any]:
@@ -89,8 +105,23 @@ def document_of(compared: ComparedRun) -> dict[str, Any]:
     }
 
 
-def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
-    return [
-        (each.name, each.times, each.total_ns, each.median_ns, each.p95_ns, each.max_ns)
-        for each in (steps.steps, *steps.phases, steps.unattributed)
-    ]
+def _figures(steps: Breakdown) -> list[PhaseFigures]:
+    return [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]
+
+
+def print_documents(wanted: Sequence[str], connect: Connect) -> None:
+    """Print documents of tables, those of each directory on one line, as JSON.
+
+    `wanted` has for each directory the names of its documents: `report,relations:DIR`. For tables
+    that cannot be read, the line is `{"error": MESSAGE}`.
+    """
+    for each in wanted:
+        listed, _, directory = each.partition(":")
+        names = listed.split(",")
+        try:
+            found = in_engine(Path(directory), connect, tuple(names))
+            if relations.RELATIONS in found:
+                found[relations.RELATIONS] = relations.plain(found[relations.RELATIONS])
+        except InputError as error:
+            found = {"error": str(error)}
+        print(json.dumps(found), flush=True)

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, opened_tables
 from cirron_otel.core.records.rows import IndexedSpan, shown
 from cirron_otel.core.run import relations
 from cirron_otel.core.run.engines.recording import EngineRecording
-from cirron_otel.core.run.load.indexed import IndexedRecording
+from cirron_otel.core.run.load.arranged import ArrangedRecording
 from cirron_otel.core.run.load.tree import Extent
 from cirron_otel.core.run.opening import reduced
 from cirron_otel.core.run.recording import Recording
@@ -43,10 +42,9 @@ def storable(files: Files) -> Files:
     return found
 
 
-def in_index(files: Files, folder: Path) -> dict[str, Any]:
-    """Write the files into a spool, and return its relations, read through an index."""
-    with run_index(reader_of(files, folder)) as index:
-        return document_of(IndexedRecording(index, Texts()))
+def in_columns(files: Files, folder: Path) -> dict[str, Any]:
+    """Write the files into a spool, and return its relations, from all records in columns."""
+    return document_of(ArrangedRecording(reader_of(files, folder), Texts()))
 
 
 def in_one_pass(files: Files, folder: Path) -> dict[str, Any] | None:

@@ -1,46 +1,24 @@
-"""Print documents of directories of tables by Spark, those of each directory on one line, as JSON.
+"""Print documents of directories of tables by Spark, by one application.
 
-`python -m tests.system.engines.spark_reports MASTER report,diagnosis:DIR...`: all by one
-application. For tables that cannot be read, the line is `{"error": MESSAGE}`.
+`python -m tests.system.engines.spark_reports MASTER report,diagnosis:DIR...`
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
 
 from cirron_otel.core.engines.spark_engine import spark, spark_session
-from cirron_otel.errors import InputError
 
-from . import relations
-from .documents import in_engine
-from .relations import RELATIONS
+from .documents import print_documents
 
 
 def main() -> None:
     """Print the documents of each directory that the command line names."""
     url, *wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder, spark_session(url, Path(folder)) as session:
-        for each in wanted:
-            names, _, directory = each.partition(":")
-            try:
-                documents = _documents(Path(directory), session, names.split(","))
-            except InputError as error:
-                documents = {"error": str(error)}
-            print(json.dumps(documents), flush=True)
-
-
-def _documents(directory: Path, session: SparkSession, names: list[str]) -> dict[str, Any]:
-    others = tuple(name for name in names if name != RELATIONS)
-    documents = in_engine(directory, spark(session), others)
-    if RELATIONS in names:
-        documents[RELATIONS] = relations.plain(relations.in_engine(directory, spark(session)))
-    return documents
+        print_documents(wanted, spark(session))
 
 
 if __name__ == "__main__":

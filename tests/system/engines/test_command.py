@@ -23,7 +23,7 @@ from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.core.columns.helpers import add, add_with_killed_compaction
 from tests.kit.generators.trees import training
-from tests.kit.servers.command_server import ENGINES, shared_server
+from tests.kit.servers.command_server import COLUMNS, shared_server
 from tests.kit.spools.made import encoded, made, span
 from tests.kit.spools.recorded import SPOOLS
 from tests.tools.conftest import COMMAND, environment
@@ -35,7 +35,7 @@ Report = Callable[..., subprocess.CompletedProcess[str]]
 def command(*arguments: object, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run `cirron-otel` in a copy of a process that has imported the engines."""
     words = [COMMAND, *map(str, arguments)]
-    done = shared_server(ENGINES).run(words, cwd, env, timeout=600)
+    done = shared_server(COLUMNS).run(words, cwd, env, timeout=600)
     out, err = done.stdout.decode(), done.stderr.decode()
     return subprocess.CompletedProcess(words, done.returncode, out, err)
 

@@ -115,7 +115,7 @@ def relations_of_postgres(files: Files, folder: Path, url: str) -> dict[str, Any
 
 def test_the_relations_of_recordings_are_equal(postgres_url: str, tmp_path: Path) -> None:
     files = [file for spool in RECORDINGS.values() for file in files_of(spool)]
-    expected = described.in_index(files, tmp_path / "s")
+    expected = described.in_columns(files, tmp_path / "s")
     assert relations_of_postgres(files, tmp_path / "c", postgres_url) == expected
 
 
@@ -123,12 +123,12 @@ def test_the_relations_of_recordings_are_equal(postgres_url: str, tmp_path: Path
 @pytest.mark.parametrize("seed", [2, 3, 5, *range(100, 100 + examples(20, 0))])
 def test_the_relations_of_runs_are_equal(seed: int, postgres_url: str, tmp_path: Path) -> None:
     files = described.storable(run_spool(seed))
-    expected = described.in_index(files, tmp_path / "s")
+    expected = described.in_columns(files, tmp_path / "s")
     assert relations_of_postgres(files, tmp_path / "c", postgres_url) == expected
 
 
 def test_texts_of_relations_are_their_originals(url_in_english: str, tmp_path: Path) -> None:
-    expected = described.in_index(hostile(), tmp_path / "s")
+    expected = described.in_columns(hostile(), tmp_path / "s")
     assert relations_of_postgres(hostile(), tmp_path / "c", url_in_english) == expected
 
 

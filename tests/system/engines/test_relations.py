@@ -27,8 +27,8 @@ from .relations import (
     FEW,
     Files,
     engine_recording,
+    in_columns,
     in_engine,
-    in_index,
     in_one_pass,
     reader_of,
     storable,
@@ -40,7 +40,7 @@ MANY = 40
 
 def assert_equal(files: Files, folder: Path, limits: WriterLimits = TINY) -> dict[str, Any]:
     """The relations of DuckDB equal those of an index, and of one pass if that is possible."""
-    expected = in_index(files, folder / "s")
+    expected = in_columns(files, folder / "s")
     add(folder / "c", files, limits)
     assert in_engine(folder / "c") == expected
     reduced = in_one_pass(files, folder / "s")
@@ -98,7 +98,7 @@ def test_texts_that_are_hard_to_quote(tmp_path: Path) -> None:
 def test_batches_in_two_groups_count_once(tmp_path: Path) -> None:
     files = training(ranks=2, steps=20, seed=1)
     add_with_killed_compaction(tmp_path / "c", files)
-    assert in_engine(tmp_path / "c") == in_index(files, tmp_path / "s")
+    assert in_engine(tmp_path / "c") == in_columns(files, tmp_path / "s")
 
 
 def test_a_recording_without_records(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.runs import SpoolRuns, read_runs
-from cirron_otel.core.engines import engine_search
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_search import EngineSearch
 from cirron_otel.core.engines.source import opened_tables
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.core.columns.helpers import TINY, add, of_run
@@ -30,21 +28,6 @@ from tests.kit.spools.recorded import NAMES, SPOOLS
 
 from .documents import Files
 from .test_report import files_of
-
-
-@pytest.fixture
-def in_index(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of batches that were searched in an index instead."""
-    counts: list[int] = []
-    original = EngineSearch._search_in_index
-
-    def counted(search: EngineSearch) -> None:
-        counts.append(len(search._added))
-        original(search)
-
-    monkeypatch.setattr(EngineSearch, "_search_in_index", counted)
-    monkeypatch.setattr(engine_search, "_MOST_ODD", 1.0)
-    return counts
 
 
 def both(files: Files, folder: Path) -> tuple[SpoolRuns, SpoolRuns]:
@@ -71,22 +54,20 @@ def written(batches: Iterable[dict[str, Any]]) -> Files:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recordings(name: str, tmp_path: Path, in_index: list[int]) -> None:
+def test_recordings(name: str, tmp_path: Path) -> None:
     assert see_same(files_of(SPOOLS / name), tmp_path).runs
-    assert not in_index
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_random_trees(seed: int, tmp_path: Path, in_index: list[int]) -> None:
+def test_random_trees(seed: int, tmp_path: Path) -> None:
     """With small numbers of spans as well: then most are topmost, or in no session."""
     files = random_spool(seed, size=(120, 12, 40)[seed % 3])
     runs = see_same(files, tmp_path)
     assert runs.runs or runs.unassigned
-    assert not in_index
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_processes(seed: int, tmp_path: Path, in_index: list[int]) -> None:
+def test_random_processes(seed: int, tmp_path: Path) -> None:
     """Sessions of several ranks and processes, of which ends, epochs and whole batches are lost."""
     chance = random.Random(seed)
     spans: list[dict[str, Any]] = []
@@ -121,61 +102,48 @@ def test_random_processes(seed: int, tmp_path: Path, in_index: list[int]) -> Non
     batches[0]["marks"] = marks[1::2]
     found = see_same(written(batches), tmp_path)
     assert made(count + 1)["batch_id"] in {name[21:53] for name in found.unassigned}
-    assert not in_index
 
 
 def _ended(message: str) -> dict[str, Any]:
     return {"status": {"code": 2, "message": message}}
 
 
-def test_runs_that_name_their_session_beside_others(tmp_path: Path, in_index: list[int]) -> None:
+def test_runs_that_name_their_session_beside_others(tmp_path: Path) -> None:
     files = [of_run(1, "first", records=30), of_run(2, "second", records=30)]
     found = see_same([*files, *training(ranks=2, steps=5)], tmp_path)
     assert [run.is_recorded for run in found.runs].count(False) == 1
     assert len(found.runs) == 3
-    assert not in_index
 
 
-def test_an_id_in_two_sessions_is_searched_in_an_index(tmp_path: Path, in_index: list[int]) -> None:
+def test_an_id_in_two_sessions(tmp_path: Path) -> None:
     spans = [
         span(0, name="cirron.session", pid=1), span(1, name="cirron.session", pid=2),
         span(2, 0, name="epoch", pid=1), span(2, 1, name="epoch", pid=2),
         span(3, 2, name="step"), span(4, 3, name="forward"),
     ]  # fmt: skip
     see_same(written([made(0, spans=spans[:3]), made(1, spans=spans[3:])]), tmp_path)
-    assert in_index == [2]
 
 
-def test_a_circle_belongs_to_no_session(tmp_path: Path, in_index: list[int]) -> None:
+def test_a_circle_belongs_to_no_session(tmp_path: Path) -> None:
     spans = [span(1, 2), span(2, 1), span(3, 3), span(4, 3), span(5, name="cirron.session")]
     files = written([made(0, spans=spans[:4]), made(1, spans=spans[4:])])
     found = see_same(files, tmp_path)
     assert found.unassigned == {files[0][0]}
-    assert not in_index
 
 
-def test_many_batches_that_are_expanded_are_searched_in_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-    monkeypatch.setattr(EngineSearch, "_search_in_index", lambda _: counts.append(1))
+def test_odd_batches(tmp_path: Path) -> None:
     spans = [span(number, 0, index=index) for number, index in ((1, 1), (2, "two"), (3, "three"))]
-    for number, expanded in enumerate((spans[:2], spans)):
-        files = written(made(n, spans=[each]) for n, each in enumerate(expanded))
-        both(files, tmp_path / str(number))
-        assert len(counts) == number
+    see_same(written(made(n, spans=[each]) for n, each in enumerate(spans)), tmp_path)
 
 
-@pytest.mark.parametrize(("levels", "searched"), [(50, []), (52, [1])])
-def test_deep_levels(levels: int, searched: list[int], tmp_path: Path, in_index: list[int]) -> None:
+def test_deep_levels(tmp_path: Path) -> None:
     spans = [span(0, name="cirron.session")]
-    spans += [span(number, number - 1, name="mine") for number in range(1, levels)]
+    spans += [span(number, number - 1, name="mine") for number in range(1, 100)]
     see_same(written([made(0, spans=spans)]), tmp_path)
-    assert in_index == searched
 
 
 @pytest.mark.parametrize("place", ["id", "parent_id"])
-def test_an_id_that_is_not_valid_text(place: str, tmp_path: Path, in_index: list[int]) -> None:
+def test_an_id_that_is_not_valid_text(place: str, tmp_path: Path) -> None:
     """Half of a surrogate pair: the batch is expanded, and DuckDB cannot store the id."""
     odd = span(2, 1) | {place: "\ud800"}
     batches = [made(0, spans=[span(1, name="cirron.session")]), made(1, spans=[odd])]
@@ -184,4 +152,3 @@ def test_an_id_that_is_not_valid_text(place: str, tmp_path: Path, in_index: list
         for each in batches
     ]
     see_same(files, tmp_path)
-    assert in_index == [2]

@@ -83,7 +83,7 @@ def test_the_documents_are_equal(case: str, documents: dict[str, Any], tmp_path:
     names = tuple(name for name in names_of(case) if name != RELATIONS)
     expected = in_python(files, tmp_path / "s", names)
     if RELATIONS in names_of(case):
-        expected[RELATIONS] = relations.plain(relations.in_index(files, tmp_path / "r"))
+        expected[RELATIONS] = relations.plain(relations.in_columns(files, tmp_path / "r"))
     assert documents[case] == json.loads(json.dumps(expected))
 
 

@@ -10,6 +10,7 @@ results of recipes afterwards.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import re
@@ -18,16 +19,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from cirron_otel.tools.cli.demo import RECORDING
+from tests.kit.servers.command_server import COLUMNS, shared_server
 from tests.kit.servers.server import OtlpServer
-from tests.tools.conftest import environment
+from tests.tools.conftest import COMMAND, environment
 
 from .recipes import CHECKS, NAMED_ENDPOINT, PROGRAMS
 
@@ -105,13 +109,22 @@ def check_without_running(block: Block) -> None:
             assert words[0] in _NOT_RUN, f"{words} stands beside what is not run: split the block"
 
 
+@cache
+def forked_command() -> Path:
+    """Return a folder with a program `cirron-otel` that starts the command without its imports."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    shared_server(COLUMNS).write_program(folder / "cirron-otel", Path(COMMAND))
+    return folder
+
+
 def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euc", text],
         cwd=directory,
         env=environment(
             TMPDIR=str(directory),
-            PATH=f"{PROGRAMS}:{environment()['PATH']}",
+            PATH=f"{PROGRAMS}:{forked_command()}:{environment()['PATH']}",
             CIRRON_EXIT_TIMEOUT="60",
         ),
         capture_output=True,

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cirron_otel.core.analysis.breakdown import break_down
-from cirron_otel.core.analysis.index import SpoolIndex
-from cirron_otel.core.analysis.sessions import assign_sessions
-from cirron_otel.core.analysis.tree import MarkNode, TreeLimits, TreeNode, Walk, grown_trees
+from cirron_otel.core.run.load.scopes import Scopes
+from cirron_otel.core.run.trees import UNLIMITED, MarkNode, TreeLimits, TreeNode, Trees
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.tools.cli import spool_show
@@ -27,6 +25,8 @@ from tests.kit.spools.made import (
     span_id,
 )
 from tests.tools.conftest import SPOOLS, Run
+
+EVERYTHING = TreeLimits(UNLIMITED, UNLIMITED, UNLIMITED)
 
 
 def node(name: str, *children: TreeNode, ns: int = 1000, **more: Any) -> TreeNode:
@@ -115,21 +115,6 @@ def test_folded_line_combines_marks_snapshots_and_omitted_children() -> None:
     assert lines[2] == "└── … 4 more"
 
 
-def test_breakdown_handles_empty_and_unusual_trees() -> None:
-    assert break_down([]).to_json()["steps"]["total_ns"] == 0
-    micro = node("micro_step", node("forward", ns=30), ns=60)
-    odd = node("step", micro, node("optimizer_step", ns=40), node("x", ns=5), ns=100)
-    unknown = node("step")
-    unknown.duration_ns = None
-    found = break_down([node("run", odd, unknown, node("forward", ns=7))])
-    assert {phase.name: phase.total_ns for phase in found.phases} == {
-        "forward": 30,
-        "optimizer_step": 40,
-        "x": 5,
-    }
-    assert found.unattributed.durations == [25, 0]
-
-
 def test_show_folds(run: Run, spool: Path) -> None:
     result = run("spool", "show", "--fold")
     assert (result.returncode, result.stderr) == (0, "")
@@ -163,16 +148,14 @@ def test_show_folds_a_session_that_was_never_recorded(run: Run) -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in SPOOLS.iterdir() if path.is_dir()))
 def test_trees_that_are_walked_fold_as_those_in_memory_do(name: str) -> None:
     reader = SpoolReader(SPOOLS / name)
-    with SpoolIndex().load(reader) as index:
-        assign_sessions(index)
-        limits = TreeLimits(spans=10**6, children=10**6, marks=10**6)
-        built = grown_trees(index, session=None, limits=limits)
-        walk = Walk(index, session=None, depth=64, trees=10**6)
-        walked = fold(walk.roots(), walk)
-        assert [each.to_json() for each in walked] == [each.to_json() for each in fold(built.trees)]
-        counted = walk.forest().to_json()
-        assert counted["spans"] == built.spans
-        assert (counted["shown"], counted["trees_left_out"]) == (built.shown, 0)
+    scopes = Scopes(reader, once=False)
+    in_memory, walk = Trees(scopes, EVERYTHING), Trees(scopes, EVERYTHING)
+    built = in_memory.forest(in_memory.grown(in_memory.roots(UNLIMITED)))
+    walked = fold(walk.roots(UNLIMITED), walk)
+    assert [each.to_json() for each in walked] == [each.to_json() for each in fold(built.trees)]
+    counted = walk.forest([]).to_json()
+    assert counted["spans"] == built.spans
+    assert (counted["shown"], counted["trees_left_out"]) == (built.shown, 0)
 
 
 def long_run(root: Path, steps: int, name: str = "step") -> Path:
@@ -212,10 +195,8 @@ def test_steps_of_two_kinds_in_turn_are_numbered(tmp_path: Path) -> None:
     spans += [span(n, 1, name="step" if n % 2 else "other") for n in range(2, 3_002)]
     writer = SpoolWriter(tmp_path, max_bytes=None, durable=False)
     writer.write(encoded(made(1, spans=spans)))
-    with SpoolIndex().load(SpoolReader(tmp_path)) as index:
-        assign_sessions(index)
-        walk = Walk(index, session=None, depth=64, trees=10)
-        [epoch] = fold(walk.roots(), walk)
+    walk = Trees(Scopes(SpoolReader(tmp_path), once=False), EVERYTHING)
+    [epoch] = fold(walk.roots(10), walk)
     assert [each.times for each in epoch.children] == [1500, 1500]
     assert str(epoch.children[0].indexes).startswith("2, 4, 6, 8, ")
     assert str(epoch.children[1].indexes).startswith("3, 5, 7, 9, ")
@@ -243,10 +224,8 @@ def test_all_marks_of_a_scope_count(tmp_path: Path) -> None:
     named = [mark(number, 1, name=f"m{number}") for number in range(2_500, 4_000)]
     writer = SpoolWriter(tmp_path, max_bytes=None, durable=False)
     writer.write(encoded(made(1, spans=[span(1)], marks=[*marks, *named])))
-    with SpoolIndex().load(SpoolReader(tmp_path)) as index:
-        assign_sessions(index)
-        walk = Walk(index, session=None, depth=64, trees=10)
-        [root] = fold(walk.roots(), walk)
+    walk = Trees(Scopes(SpoolReader(tmp_path), once=False), EVERYTHING)
+    [root] = fold(walk.roots(10), walk)
     assert root.first.id == span_id(1)
     assert str(root.marks).startswith("loss=2499.0 (2,500×), m2500=0.5, ")
     assert str(root.marks).endswith(", 1,496 more marks")
@@ -263,12 +242,10 @@ def test_memory_does_not_grow_with_the_number_of_scopes(tmp_path: Path) -> None:
     peaks = []
     for steps in (300, 3_000):
         reader = SpoolReader(long_run(tmp_path / str(steps), steps))
-        with SpoolIndex().load(reader) as index:
-            assign_sessions(index)
-            tracemalloc.start()
-            walk = Walk(index, session=None, depth=64, trees=10)
-            fold(walk.roots(), walk)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
+        walk = Trees(Scopes(reader, once=False), EVERYTHING)
+        tracemalloc.start()
+        fold(walk.roots(10), walk)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
     scopes = 3 * 2_700
     assert peaks[1] - peaks[0] < 60 * scopes

@@ -110,7 +110,7 @@ def test_internal_error_is_reported_in_one_line(
     def broken(*_: object) -> None:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr("cirron_otel.core.analysis.summary.summarise", broken)
+    monkeypatch.setattr("cirron_otel.core.run.spool_summary.summarise", broken)
     assert run_here(["spool", "ls", str(spool)]) == 1
     message = capsys.readouterr().err
     assert message.startswith("cirron-otel: internal error: ValueError: two lines; please report")

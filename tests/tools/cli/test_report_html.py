@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cirron_otel.core.analysis.breakdown import PERCENTILES
+from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
@@ -30,6 +32,7 @@ from tests.tools.conftest import SPOOLS, Run, one_line
 
 from .test_report import store
 
+SPREAD = ("median_ns", *(f"{name}_ns" for name in PERCENTILES), "max_ns")
 SOURCES = [RECORDING, *(path for path in sorted(SPOOLS.iterdir()) if path.is_dir())]
 
 
@@ -55,8 +58,9 @@ def batch(spans: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None
 
 @contextlib.contextmanager
 def gathered(reader: Any, *asked: str, warnings: list[str] | None = None) -> Iterator[RunContent]:
-    with open_run(reader, needs_index=True) as run:
-        yield gather("source", report_of(run), run, reader, asked, warnings or [], [])
+    scopes = Scopes(reader, once=True)
+    with open_run(reader) as run:
+        yield gather("source", report_of(run), run, scopes, reader, asked, warnings or [], [])
 
 
 def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:
@@ -86,9 +90,10 @@ def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
             parts = [*rank["phases"], {"name": "unattributed", **rank["unattributed"]},
                      {"name": "step", **rank["steps"]}]  # fmt: skip
             assert rows == [
-                [p["name"], p["times"], p["total_ns"], f"{100 * p['share']:.1f} %", p["median_ns"]]
+                [p["name"], p["times"], p["total_ns"], f"{100 * p['share']:.1f} %",
+                 *(p[key] for key in SPREAD)]
                 for p in parts
-            ]
+            ]  # fmt: skip
     slowest = page.tables.get("The slowest steps", [[]])[1:]
     assert [(row[1], row[6]) for row in slowest] == [
         (each["duration_ns"], each["span_id"]) for each in said["slowest_steps"]

@@ -243,7 +243,7 @@ def test_names_without_a_column_are_reported(
 def test_times_that_are_too_far_apart_have_no_sum(tmp_path: Path) -> None:
     """A step whose duration has more than 64 bits is not a unit, and has no row."""
     spans = [
-        span(1, start_ns=-(2**63), end_ns=2**63 - 1),
+        span(1, start_ns=-(2**63) + 1, end_ns=2**63 - 1),
         span(2),
         *(span(n, 2, name="forward", start_ns=-(2**62), end_ns=2**62 - 1) for n in range(3, 8)),
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from itertools import groupby, zip_longest
+from typing import Any, Final
 
 from ....ulp import FORMATS, ulp_distance
 from ...records.digest_marks import RNG, TensorDigest
@@ -219,13 +220,6 @@ class RunComparison:
         }
 
 
-class _Pair(NamedTuple):
-    """The same step in both runs; None in a run without it."""
-
-    a: ObservedStep | None
-    b: ObservedStep | None
-
-
 def compare_runs(
     a: Iterable[ObservedStep], b: Iterable[ObservedStep], tolerance: int = 0
 ) -> RunComparison:
@@ -237,7 +231,7 @@ def compare_runs(
     ranks: dict[int, RankComparison] = {}
     left_out, last = 0, None
     for one, other in _pairs(a, b):
-        recorded_rank = _rank(one, other)
+        recorded_rank = next(each.rank for each in (one, other) if each is not None)
         number = recorded_rank or 0
         if number not in ranks and len(ranks) >= MAX_RANKS:
             left_out += number != last  # the steps of a rank follow each other
@@ -250,12 +244,6 @@ def compare_runs(
         rank.observe(one, other, tolerance)
     compared = [ranks[number] for number in sorted(ranks)]
     return RunComparison(compared, left_out=left_out)
-
-
-def _rank(one: ObservedStep | None, other: ObservedStep | None) -> int | None:
-    """Return the rank as the first of the runs recorded it."""
-    step = one if one is not None else other
-    return None if step is None else step.rank
 
 
 def _generators(step: ObservedStep) -> Observation | None:
@@ -287,7 +275,7 @@ def first_difference(
         else:  # one of the runs has done something else
             present = one or other
             quantity = "" if present is None else present.quantity
-            difference = _Difference(None, None, one and one.value, None)
+            difference = None, None, one and one.value, None
         return Divergence(
             a.rank, a.step, a.epoch, a.number, quantity, *difference, equal, place, (one, other),
             failed=failed,
@@ -300,13 +288,8 @@ def _is_failed(a: Observation, b: Observation) -> bool:
     return a.quantity == b.quantity and (a.is_failed or b.is_failed)
 
 
-class _Difference(NamedTuple):
-    """The first difference of a quantity."""
-
-    tensor: str | None
-    ulp: int | None
-    a: str | None
-    b: str | None
+_Difference = tuple[str | None, int | None, str | None, str | None]
+"""The first tensor of a quantity that differs, its distance, and both values as text."""
 
 
 def _difference(a: Observation, b: Observation, tolerance: int) -> _Difference | None:
@@ -318,7 +301,7 @@ def _difference(a: Observation, b: Observation, tolerance: int) -> _Difference |
     if has_digests and a.value == b.value:
         return None
     if not a.numbers or not b.numbers:
-        return _Difference(None, None, a.value, b.value)
+        return None, None, a.value, b.value
     for one, other in zip(a.numbers, b.numbers, strict=True):
         if one.dtype == other.dtype and one.dtype in FORMATS:
             ulp = ulp_distance(one.bits, other.bits, one.dtype)
@@ -326,43 +309,32 @@ def _difference(a: Observation, b: Observation, tolerance: int) -> _Difference |
         else:
             ulp, is_equal = None, one == other and not has_digests
         if not is_equal or (has_digests and not tolerance):
-            return _Difference(one.tensor, ulp, number_text(one), number_text(other))
+            return one.tensor, ulp, number_text(one), number_text(other)
     return None
 
 
-def _pairs(a: Iterable[ObservedStep], b: Iterable[ObservedStep]) -> Iterator[_Pair]:
-    """Yield the steps of both runs by their keys.
+def _pairs(
+    a: Iterable[ObservedStep], b: Iterable[ObservedStep]
+) -> Iterator[tuple[ObservedStep | None, ObservedStep | None]]:
+    """Yield the steps of both runs by their keys; None for a run without the step.
 
     If a job was restarted, and the other was not, a repeated step counts in its last attempt.
     Otherwise the nth attempts belong together.
     """
-    first, second = iter(a), iter(b)
-    one, other = next(first, None), next(second, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.key < other.key):
-            if one is not None and one.attempt == one.attempts:
-                yield _Pair(one, None)
-            one = next(first, None)
-        elif one is None or other.key < one.key:
-            if other.attempt == other.attempts:
-                yield _Pair(None, other)
-            other = next(second, None)
-        elif one.attempts == other.attempts and one.attempt != other.attempt:
-            # An attempt without digests.
-            if one.attempt < other.attempt:
-                one = next(first, None)
-            else:
-                other = next(second, None)
-        elif one.attempts == other.attempts:
-            yield _Pair(one, other)
-            one, other = next(first, None), next(second, None)
-        elif one.attempt < one.attempts:
-            one = next(first, None)
-        elif other.attempt < other.attempts:
-            other = next(second, None)
-        else:
-            yield _Pair(one, other)
-            one, other = next(first, None), next(second, None)
+    sides = ((step.key, 0, step) for step in a), ((step.key, 1, step) for step in b)
+    steps = heapq.merge(*sides, key=lambda each: each[0])
+    for _, group in groupby(steps, key=lambda each: each[0]):
+        attempts: tuple[dict[int, ObservedStep], ...] = {}, {}
+        counts = [0, 0]
+        for _, side, step in group:
+            attempts[side][step.attempt] = step
+            counts[side] = step.attempts
+        one, other = attempts
+        both = sorted(one.keys() & other.keys()) if counts[0] == counts[1] else []
+        yield from ((one[number], other[number]) for number in both)
+        last = one.get(counts[0]), other.get(counts[1])
+        if any(last) and counts[0] not in both:
+            yield last
 
 
 def _number(text: str | None) -> int | str | None:

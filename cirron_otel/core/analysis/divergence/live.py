@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from ....errors import InputError
-from ...records.digest_marks import DigestMark, Layouts, TensorDigest
 from ...spool.journal import open_scopes
 from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
-from ...spool.reader import BatchFile
+from ...spool.reader import BatchFile, SpoolReader
 from .comparing import MAX_RANKS, Divergence, RankComparison, RunComparison
-from .dropped_marks import dropped_marks
 from .live_steps import LiveStep, LiveSteps
-from .observed_steps import (
-    DIGESTS,
-    Observation,
-    ObservedStep,
-    StepKey,
-    find_step,
-    number_steps,
-    numbers_of,
-    step_counts,
-)
+from .observed_steps import DIGESTS, ObservedStep, StepKey
 from .settling import settle
-from .tensors import RunDigests, kept_file
+from .tensors import DigestMarks, RunDigests
 
 _PATIENCE: Final = 5
 """The polls for which a step waits for quantities that the reference has."""
@@ -35,22 +22,19 @@ _PATIENCE: Final = 5
 class LiveComparison:
     """Compares the steps of a reference, A, with those of a run that is being recorded, B."""
 
-    def __init__(self, reference: RunDigests, paths: SpoolPaths) -> None:
-        """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
-        number_steps(reference.index)
-        self._reference, self._paths = reference, paths
-        self._dropped = dropped_marks(reference.index, reference.reader)
+    def __init__(self, reference: RunDigests, dropped: int, paths: SpoolPaths) -> None:
+        """`dropped` is the number of marks that A's processes dropped; `paths` are those of B."""
+        self._reference, self._dropped, self._paths = reference, dropped, paths
         self._steps = LiveSteps()
-        self._layouts = Layouts()
+        reader = SpoolReader(paths.root)
+        self._marks = DigestMarks(reader, self._steps.names, self._steps.layouts)
         self._owners: set[str] = set()
         self._ranks: dict[int, RankComparison] = {}
-        self._marks: dict[int, dict[int, DigestMark]] = {}
-        """The marks of each rank that its first difference may depend on."""
 
     @property
     def comparison(self) -> RunComparison:
         """The comparison so far; the steps that B does not have yet count as those of A only."""
-        for recorded_rank, steps in step_counts(self._reference.index).items():
+        for recorded_rank, steps in self._reference.steps.counts().items():
             rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
             rank.only_a = max(steps - rank.compared, 0)
         dropped = self._dropped, self._steps.dropped
@@ -61,9 +45,7 @@ class LiveComparison:
         """Add a batch of B; batches are in the order in which they were sealed."""
         if (owner := owner_of(batch.name)) is not None:
             self._owners.add(owner)
-        for digest in self._steps.add(batch):
-            if digest.tensors is not None:
-                self._layouts.add(digest.tensors)
+        self._steps.add(batch)
 
     def poll(self, *, is_last: bool = False) -> Iterator[Divergence]:
         """Compare the steps that have ended; yield the first difference of each rank.
@@ -74,7 +56,7 @@ class LiveComparison:
             for owner in self._owners:
                 self._steps.add_open(open_scopes(self._paths, owner))
         for key, step in self._steps.ended(is_last=is_last):
-            reference = find_step(self._reference.index, key)
+            reference = self._reference.steps.find(key)
             # The last step of a session may lack digests, which shows only at the end.
             is_final = is_last or (step.looks > _PATIENCE and not self._steps.is_cut(step))
             if reference is None or is_final or len(step.marks) >= len(reference.observations):
@@ -90,72 +72,22 @@ class LiveComparison:
         self, key: StepKey, reference: ObservedStep | None, step: LiveStep
     ) -> Divergence | None:
         """Compare a step; return its difference if it is the first one of its rank."""
-        rank = self._ranks.setdefault(key.rank, RankComparison(step.rank))
+        rank = self._ranks.setdefault(key.rank, RankComparison(step.span.rank))
         if reference is None:
             rank.only_b += 1
             return None
         marks = sorted(step.marks, key=lambda each: each[:2])
-        rank.observe(reference, _observed(key, step, marks, self._steps.is_cut(step)))
+        observed = ObservedStep(
+            DIGESTS, step.span.rank, key.epoch, key.number, key.turn, 1, 1, marks[0][2],
+            [each for *_, each in marks], self._steps.is_cut(step),
+        )  # fmt: skip
+        rank.observe(reference, observed)
         if rank.first is not None:
             return None
-        self._hold(rank, {number: mark for _, number, mark in marks})
         generators = rank.generators
         is_decided = rank.is_lasting and generators is not None and generators.step != rank.start
         return self._settled(rank) if is_decided or rank.results is not None else None
 
     def _settled(self, rank: RankComparison) -> Divergence | None:
-        settle(rank, self._reference, self)
+        settle(rank, self._reference, self._marks)
         return rank.first
-
-    def _hold(self, rank: RankComparison, marks: dict[int, DigestMark]) -> None:
-        """Hold the marks of a step, and those that `settle` may look up later."""
-        pairs = (rank.generators and rank.generators.sides, rank.at_end)
-        held = {pair[1].position for pair in pairs if pair and pair[1] is not None}
-        known = self._marks.get(rank.rank or 0, {}) | marks
-        self._marks[rank.rank or 0] = {
-            number: mark for number, mark in known.items() if number in held or number in marks
-        }
-
-    def mark(self, observation: Observation) -> DigestMark | None:
-        """Return a mark that is held; None for another one."""
-        held = (marks.get(observation.position) for marks in self._marks.values())
-        return next((mark for mark in held if mark is not None), None)
-
-    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
-        """Return the digests of a mark's tensors; None if they were not recorded."""
-        try:
-            return None if mark.tensors is None else self._layouts.unpack(mark.tensors)
-        except InputError:
-            return None
-
-    def kept_file(self, mark: DigestMark) -> Path | None:
-        """Return the file that contains the tensors of a mark; None if none was stored."""
-        return kept_file(self._paths, mark)
-
-
-def _observed(
-    key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]], is_cut: bool
-) -> ObservedStep:
-    observations = [
-        Observation(
-            mark.quantity,
-            mark.digest,
-            0,
-            number,
-            numbers_of(mark.dtype, mark.bits),
-            mark.failed is not None,
-        )
-        for _, number, mark in marks
-    ]
-    return ObservedStep(
-        DIGESTS,
-        step.rank,
-        key.epoch,
-        key.number,
-        key.turn,
-        1,
-        1,
-        marks[0][2].step,
-        observations,
-        is_cut,
-    )

@@ -6,17 +6,18 @@ The marks of a step wait until its span arrives. Memory holds the open steps and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from ....semconv import SESSION
-from ...records.digest_marks import DigestMark, digest_mark
-from ...records.rows import IndexedSpan, rows_of, shown
+from ...records.digest_marks import digest_mark
+from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
 from ...spool.reader import BatchFile
-from .dropped_marks import dropped_in
-from .observed_steps import StepKey, sortable
+from ..run_report import dropped_in
+from .observed_steps import Numbering, Observation, StepKey, numbers_of
+from .recorded_steps import Place, note_layout
 
 _EPOCH: Final = "epoch"
 _STEP: Final = "step"
@@ -48,70 +49,21 @@ _decoder: Final = msgspec.json.Decoder(_Batch)
 
 @dataclass(slots=True)
 class LiveStep:
-    """A step with its digests."""
+    """A step that has ended."""
 
-    marks: list[tuple[int, int, DigestMark]] = field(default_factory=list)
-    """Each with its time and a number of its own."""
-    span: IndexedSpan | None = None
-    session: str | None = None
+    span: IndexedSpan
+    session: str | None
+    marks: list[tuple[int, int, int, Observation]]
+    """The digests, each with its time, a number of its own, and the step's number."""
+    above: str | None
+    """The id of the innermost scope around the step that has not been looked up."""
     looks: int = 0
     """How often the step has been looked at since its span arrived."""
-    above: str | None = None
-    """The id of the innermost scope around the step that has not been looked up."""
     epoch: str | None = None
     is_placed: bool = False
     """Whether the scopes around the step have been looked up; `epoch` is final then."""
     is_nested: bool = False
     """Whether another step contains the step."""
-
-    @property
-    def rank(self) -> int | None:
-        """The recorded rank."""
-        return None if self.span is None else self.span.rank
-
-    @property
-    def number(self) -> str | None:
-        """The number in the epoch; None if the step has none."""
-        return None if self.span is None else shown(self.span.index)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the step ended with an error."""
-        return self.span is not None and self.span.error is not None
-
-    @property
-    def start_ns(self) -> int:
-        """The start, for the order of the steps."""
-        return (self.span.start_ns or 0) if self.span is not None else 0
-
-    @property
-    def end_ns(self) -> int:
-        """The end, to find out whether another step is later."""
-        return (self.span.end_ns or 0) if self.span is not None else 0
-
-
-@dataclass(slots=True)
-class _Numbering:
-    """The last numbers of a session's steps, and how often they have begun again, plus one."""
-
-    last: tuple[tuple[int, str], tuple[int, str]] | None = None
-    turn: int = 1
-    unnumbered: dict[str | None, int] = field(default_factory=dict)
-    """How many steps of each epoch had no number."""
-
-    def turn_of(self, epoch: str | None, number: str | None) -> int:
-        """Return the turn of the next step."""
-        if number is None:
-            return self.unnumbered.get(epoch, 0) + 1
-        is_again = self.last is not None and (sortable(epoch), sortable(number)) <= self.last
-        return self.turn + is_again
-
-    def take(self, epoch: str | None, number: str | None, turn: int) -> None:
-        """Count a step."""
-        if number is None:
-            self.unnumbered[epoch] = turn
-        else:
-            self.last, self.turn = (sortable(epoch), sortable(number)), turn
 
 
 class LiveSteps:
@@ -121,39 +73,52 @@ class LiveSteps:
         self._scopes: dict[str, _OpenScope] = {}
         """The open scopes, and all epochs."""
         self._sessions: set[str] = set()
+        self._marks: dict[str, list[tuple[int, int, int, Observation]]] = {}
+        """The digests of open steps."""
         self._steps: dict[str, LiveStep] = {}
-        self._unnumbered: dict[str, LiveStep] = {}
-        """Steps without a number and without digests: they are counted only."""
-        self._numbering: dict[str | None, _Numbering] = {}
+        """Those without digests have no number either; they are counted only."""
+        self._numbering: dict[str | None, Numbering] = {}
         self._latest: dict[str | None, int] = {}
         """The start of the latest step of each session that has ended."""
         self._count = 0
+        self.names: list[str] = []
+        """The names of the batches."""
+        self.layouts: dict[str, Place] = {}
+        """The marks that have the names of tensors."""
         self.dropped = 0
         """The number of marks that the ended sessions have dropped."""
 
-    def add(self, batch: BatchFile) -> Iterator[DigestMark]:
-        """Add a batch, and yield its digests."""
+    def add(self, batch: BatchFile) -> None:
+        """Add a batch."""
         rows = rows_of(batch.data)
         otel = _otel_of(batch.data)
         if otel.session is not None:
             self._sessions.add(otel.session)
         self._scopes.update((scope.id, scope) for scope in otel.running)
-        for mark in rows.marks:
-            digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None and mark.span_id is not None:
-                self._count += 1
-                step = self._steps.setdefault(mark.span_id, LiveStep())
-                step.marks.append((mark.ts_ns or 0, self._count, digest))
-                yield digest
+        for position, mark in enumerate(rows.marks):
+            self._add_mark(mark, (len(self.names), position))
+        self.names.append(batch.name)
         for span in rows.spans:
             self._add_span(span, otel.session)
         self._place()
         for span in rows.spans:
             if span.id is not None and span.name != _EPOCH:
                 self._scopes.pop(span.id, None)
-        for waiting in (self._steps, self._unnumbered):
+        for waiting in (self._marks, self._steps):
             while len(waiting) > _MAX_OPEN:
                 del waiting[next(iter(waiting))]
+
+    def _add_mark(self, mark: IndexedMark, place: Place) -> None:
+        digest = digest_mark(mark.name, mark.value, mark.attributes)
+        if digest is None or mark.span_id is None:
+            return
+        note_layout(self.layouts, digest, place)
+        self._count += 1
+        step = self._steps.get(mark.span_id)
+        marks = self._marks.setdefault(mark.span_id, []) if step is None else step.marks
+        numbers, is_failed = numbers_of(digest.dtype, digest.bits), digest.failed is not None
+        seen = Observation(digest.quantity, digest.digest, *place, numbers, is_failed)
+        marks.append((mark.ts_ns or 0, self._count, digest.step, seen))
 
     def _add_span(self, span: IndexedSpan, session: str | None) -> None:
         if span.name == _STEP:
@@ -163,11 +128,9 @@ class LiveSteps:
         if span.id is None:
             return
         self._scopes[span.id] = _OpenScope(span.id, span.name, span.index, span.parent_id)
-        step = self._steps.get(span.id)
-        if step is None and span.name == _STEP and shown(span.index) is None:
-            step = self._unnumbered[span.id] = LiveStep()
-        if step is not None:
-            step.span, step.session, step.above = span, session, span.parent_id
+        marks = self._marks.pop(span.id, [])
+        if marks or (span.name == _STEP and shown(span.index) is None):
+            self._steps[span.id] = LiveStep(span, session, marks, span.parent_id)
 
     def add_open(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add scopes that are still open, as a journal records them."""
@@ -181,23 +144,22 @@ class LiveSteps:
 
     @property
     def lacks_epoch(self) -> bool:
-        """Whether the epoch of a step that has ended is not known."""
-        return any(step.span is not None and not step.is_placed for step in self._steps.values())
+        """Whether the epoch of a step with digests is not known."""
+        return any(step.marks and not step.is_placed for step in self._steps.values())
 
     def ended(self, *, is_last: bool) -> Iterator[tuple[StepKey, LiveStep]]:
-        """Yield the steps whose span has arrived, in order; `take` removes one.
+        """Yield the steps with digests in order; `take` removes one.
 
         The steps of a session after one that is not taken are left out, and so are those of an
         epoch that is not known yet, unless `is_last`.
         """
         blocked: set[str | None] = set()
-        steps = [*self._steps.items(), *self._unnumbered.items()]
-        ended = [(span_id, step) for span_id, step in steps if step.span is not None]
-        for span_id, step in sorted(ended, key=lambda each: each[1].start_ns):
+        for span_id, step in sorted(self._steps.items(), key=lambda e: e[1].span.start_ns or 0):
             is_ready = step.session not in blocked and (step.is_placed or is_last)
             if not step.marks:
                 if is_ready:
-                    self._count_unnumbered(span_id, step)
+                    self._count_unnumbered(step)
+                    del self._steps[span_id]
                 continue
             step.looks += 1
             if is_ready:
@@ -207,31 +169,30 @@ class LiveSteps:
 
     def is_cut(self, step: LiveStep) -> bool:
         """Return whether a step ended with an error, and its session has no later one so far."""
-        return step.has_failed and self._latest.get(step.session, 0) < step.end_ns
+        end_ns = step.span.end_ns or 0
+        return step.span.error is not None and self._latest.get(step.session, 0) < end_ns
 
     def take(self, key: StepKey, step: LiveStep) -> None:
         """Remove a step that `ended` has yielded."""
-        numbering = self._numbering.setdefault(step.session, _Numbering())
-        numbering.take(key.epoch, key.number, key.turn)
-        if step.span is not None and step.span.id is not None:
-            del self._steps[step.span.id]
+        self._numbering.setdefault(step.session, Numbering()).take(key.epoch, key.number)
+        del self._steps[step.span.id or ""]
 
-    def _count_unnumbered(self, span_id: str, step: LiveStep) -> None:
+    def _count_unnumbered(self, step: LiveStep) -> None:
         """Count a step without digests, if it is after the first one of its session with them."""
         numbering = self._numbering.get(step.session)
         if numbering is not None and not step.is_nested:
-            numbering.take(step.epoch, None, numbering.turn_of(step.epoch, None))
-        del self._unnumbered[span_id]
+            numbering.take(step.epoch, None)
 
     def _key(self, step: LiveStep) -> StepKey:
-        numbering = self._numbering.get(step.session, _Numbering())
-        turn = numbering.turn_of(step.epoch, step.number)
-        return StepKey(step.rank or 0, step.epoch, step.number, turn)
+        numbering = self._numbering.get(step.session, Numbering())
+        number = shown(step.span.index)
+        turn = numbering.turn_of(step.epoch, number)
+        return StepKey(step.span.rank or 0, step.epoch, number, turn)
 
     def _place(self) -> None:
         """Look up the epochs of the steps that wait."""
-        for step in (*self._steps.values(), *self._unnumbered.values()):
-            if step.span is not None and not step.is_placed:
+        for step in self._steps.values():
+            if not step.is_placed:
                 self._place_step(step)
 
     def _place_step(self, step: LiveStep) -> None:

@@ -1,70 +1,54 @@
-"""The digests of a quantity of all ranks of a run, step by step."""
+"""The digests of a quantity of all ranks of a run, step by step, and the first difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
 
-from .observed_steps import Observation
-from .tensors import RunDigests
+from .comparing import Divergence
+from .observed_steps import ObservedStep
+from .recorded_steps import RecordedSteps
 
 MAX_RANKS: Final = 1000
 """The most ranks that are compared."""
-# A step that a restarted job repeated counts in its last attempt.
-_STATES: Final = """
-SELECT length(epoch), epoch, length(idx), idx, turn, rank, step, is_failed, mark.value, mark.file,
-    mark.position
-FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-CROSS JOIN digest USING (file, position)
-WHERE source = 0 AND attempt = attempts AND quantity = ?
-ORDER BY 1, 2, 3, 4, 5, rank, mark.ts_ns, mark.no
-"""
 Rank = int | None
-Values = tuple[str | None, ...]
-"""The digests of a quantity in a step as text, in order."""
 
 
-class RankState(NamedTuple):
-    """The digests of a quantity of one rank in one step."""
+@dataclass(slots=True)
+class ReplicaDivergence:
+    """The first step at which the weights of replicas differ."""
 
-    rank: Rank
-    step: int
-    observations: tuple[Observation, ...]
+    first: Divergence
+    """The difference of the first rank of `odd` from a rank that is not odd; A is the latter."""
+    ranks: list[Rank]
+    """The replicas."""
+    odd: list[Rank]
+    """The ranks that differ from most; if there are as many on both sides, those that do not have
+    the weights of the lowest rank."""
+    is_from_start: bool = False
+    """Whether the weights differ in the first step of the comparison already."""
 
-    @property
-    def values(self) -> Values:
-        """The digests as text."""
-        return tuple(each.value for each in self.observations)
-
-
-class StepState(NamedTuple):
-    """The digests of a quantity of all ranks in one step."""
-
-    epoch: str | None
-    number: str | None
-    ranks: list[RankState]
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as a JSON object."""
+        return {**self.first.to_json(), "ranks": self.ranks, "odd": self.odd}
 
 
-def step_states(digests: RunDigests, quantity: str) -> Iterator[StepState]:
-    """Yield the steps in which several ranks have complete digests of a quantity, in order."""
-    rows = digests.index.rows(_STATES, quantity)
-    for key, group in groupby(rows, key=lambda row: row[:5]):
-        states = (
-            _rank_state(rank, quantity, list(some))
-            for rank, some in groupby(group, key=lambda row: row[5])
-        )
-        ranks = list(islice((each for each in states if each is not None), MAX_RANKS))
-        if len(ranks) > 1:
-            yield StepState(key[1], key[3], ranks)
+def step_states(steps: RecordedSteps, quantity: str) -> Iterator[list[ObservedStep]]:
+    """Yield the steps in which several ranks have complete digests of a quantity, in order.
 
-
-def _rank_state(rank: Rank, quantity: str, rows: list[tuple[Any, ...]]) -> RankState | None:
-    """Return the digests of a rank; None if one of them could not be taken completely."""
-    if any(row[7] for row in rows):
-        return None
-    observations = [Observation(quantity, value, file, place) for *_, value, file, place in rows]
-    return RankState(rank, rows[0][6], tuple(observations))
+    Each is a step of every such rank, with this quantity only. A step that a restarted job repeated
+    counts in its last attempt.
+    """
+    for _, group in groupby(steps.across_ranks(), key=lambda step: step.key[2:]):
+        states = [step._replace(observations=step.of(quantity)) for step in group]
+        complete = [
+            state for state in states
+            if state.observations and not any(each.is_failed for each in state.observations)
+        ]  # fmt: skip
+        if len(complete) > 1:
+            yield complete[:MAX_RANKS]
 
 
 def equal_ranks(values: Iterable[tuple[Rank, object]]) -> list[set[Rank]]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...records.digest_marks import GRADS, WEIGHTS
-from .rank_states import Rank, StepState, Values, equal_ranks, step_states
+from .rank_states import Rank, equal_ranks, step_states
 from .tensors import RunDigests
+
+Digests = tuple[str | None, ...]
+"""The digests of a quantity in a step as text, in order."""
 
 
 @dataclass(slots=True)
@@ -19,7 +22,7 @@ class EqualWeights:
     """Ranks with equal weights in the first step."""
 
     ranks: set[Rank]
-    values: Values
+    values: Digests
     """Their weights in the first step."""
     is_certain: bool
     """Whether they are replicas; otherwise the first step with other weights decides."""
@@ -33,17 +36,17 @@ class ReplicaEvidence:
 
     def __init__(self, digests: RunDigests) -> None:
         self._digests = digests
-        self.first: StepState | None = next(step_states(digests, WEIGHTS), None)
-        """The weights of the first step that several ranks have."""
+        self.first = next(step_states(digests.steps, WEIGHTS), [])
+        """The weights of the first step that several ranks have; empty if there is none."""
         self._sharded: dict[Rank, bool] = {}
-        self._gradients: dict[Rank, Values] = {}
+        self._gradients: dict[Rank, Digests] = {}
         """The gradients in the first step."""
         self.averaging = self._ranks_with_equal_gradients()
         """The sets of ranks that have equal gradients in two steps with different gradients."""
 
     def equal_weights(self, among: set[Rank]) -> list[EqualWeights]:
         """Return the sets of ranks, of those in `among`, with equal weights in the first step."""
-        states = {} if self.first is None else {each.rank: each.values for each in self.first.ranks}
+        states = {each.rank: each.values for each in self.first}
         sets = []
         for ranks in equal_ranks((rank, states[rank]) for rank in states if rank in among):
             are_sharded = any(map(self._is_sharded, ranks))
@@ -57,24 +60,23 @@ class ReplicaEvidence:
     def _is_sharded(self, rank: Rank) -> bool:
         """Return whether the weights of a rank are parts of sharded tensors."""
         if rank not in self._sharded:
-            states = () if self.first is None else self.first.ranks
-            observations = [each.observations for each in states if each.rank == rank]
-            marks = [self._digests.mark(each) for some in observations for each in some]
+            states = [each for each in self.first if each.rank == rank]
+            marks = [self._digests.mark(each) for state in states for each in state.observations]
             self._sharded[rank] = any(mark is not None and mark.is_sharded for mark in marks)
         return self._sharded[rank]
 
     def _ranks_with_equal_gradients(self) -> list[set[Rank]]:
         sets: list[set[Rank]] = []
-        waiting: list[tuple[set[Rank], Values]] = []
-        for state in step_states(self._digests, GRADS):
-            values = {each.rank: each.values for each in state.ranks}
+        waiting: list[tuple[set[Rank], Digests]] = []
+        for state in step_states(self._digests.steps, GRADS):
+            values = {each.rank: each.values for each in state}
             if not self._gradients:
                 self._gradients = values
                 waiting = [
                     (ranks, values[next(iter(ranks))]) for ranks in equal_ranks(values.items())
                 ]
                 continue
-            still: list[tuple[set[Rank], Values]] = []
+            still: list[tuple[set[Rank], Digests]] = []
             for ranks, first in waiting:
                 present = [(rank, values[rank]) for rank in ranks if rank in values]
                 for equal in equal_ranks(present):

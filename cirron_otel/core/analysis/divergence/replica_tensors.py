@@ -9,42 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+
+import numpy as np
 
 from ...records.digest_marks import GRADS, WEIGHTS
 from .comparing import Divergence
-from .observed_steps import Observation
-from .rank_states import Rank
+from .observed_steps import Observation, ObservedStep
+from .rank_states import Rank, ReplicaDivergence
 from .tensors import RunDigests
 
-# The steps from the first one with weights on.
-_STEPS: Final = """
-WITH begun (first) AS (
-    SELECT min(digest_step.no) FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-    CROSS JOIN digest USING (file, position)
-    WHERE source = 0 AND rank IS ?1 AND quantity = 'weights'
-)
-SELECT first, count(*), max(no) - first + 1, max(attempts) FROM digest_step CROSS JOIN begun
-WHERE source = 0 AND rank IS ?1 AND no >= first
-"""
-_MARKS: Final = """
-SELECT epoch, idx, step, mark.value, mark.file, mark.position, is_failed FROM digest_step
-CROSS JOIN mark ON mark.span = digest_step.span CROSS JOIN digest USING (file, position)
-WHERE digest_step.no = ? AND quantity = ? ORDER BY mark.ts_ns, mark.no
-"""
-Row = tuple[Any, ...]
 Name = tuple[int, str]
 """The occurrence of the weights in the step, and the name of a tensor."""
-
-
-@dataclass(slots=True)
-class TensorDivergence:
-    """The first step at which tensors of replicas differ that should be equal."""
-
-    first: Divergence
-    odd: list[Rank]
-    is_from_start: bool
 
 
 class TensorReplicas:
@@ -52,14 +27,20 @@ class TensorReplicas:
 
     def __init__(self, digests: RunDigests, ranks: list[Rank]) -> None:
         self._digests, self._ranks = digests, ranks
-        rows = {rank: next(digests.index.rows(_STEPS, rank)) for rank in ranks}
-        self._first = {rank: row[0] for rank, row in rows.items()}
-        self.steps: int = min(row[1] for row in rows.values())
+        self._places = {rank: self._places_of(rank) for rank in ranks}
+        self.steps = min(map(len, self._places.values()))
         """The number of steps that all ranks have; 1 if ranks have repeated steps."""
-        if any(row[1] != row[2] or row[3] > 1 for row in rows.values()):
+        if any((digests.steps.attempts[places] > 1).any() for places in self._places.values()):
             self.steps = 1
         self._parameters = set[Name]()
         """The tensors that have gradients."""
+
+    def _places_of(self, rank: Rank) -> np.ndarray:
+        """Return the places of a rank's steps, from the first one with weights on."""
+        steps = self._digests.steps
+        places = steps.places_of(rank)
+        each = enumerate(steps.at(places))
+        return places[next((at for at, step in each if step.of(WEIGHTS)), len(places)) :]
 
     @classmethod
     def create(cls, digests: RunDigests, ranks: list[Rank]) -> TensorReplicas | None:
@@ -68,6 +49,8 @@ class TensorReplicas:
         None without digests of tensors, and if the ranks do not begin with the same step.
         """
         tensors = cls(digests, ranks)
+        if not all(map(len, tensors._places.values())):
+            return None
         if len({tensors._step(rank, 0) for rank in ranks}) > 1:
             return None
         if len({tensors._step(rank, tensors.steps - 1) for rank in ranks}) > 1:
@@ -75,7 +58,7 @@ class TensorReplicas:
         tensors._parameters = tensors._with_gradients(ranks[0])
         return tensors if tensors._parameters else None
 
-    def divergence(self) -> TensorDivergence | None:
+    def divergence(self) -> ReplicaDivergence | None:
         """Return the first difference of the ranks; None if they are equal."""
         usual = self._usual()
         differing = [
@@ -90,7 +73,7 @@ class TensorReplicas:
         first = self._difference(usual, odd[0], place)
         if place and len(odd) == len(self._ranks) - 1 > 1:
             odd = [usual]  # the ranks that differ from it are equal to each other
-        return None if first is None else TensorDivergence(first, odd, place == 0)
+        return None if first is None else ReplicaDivergence(first, self._ranks, odd, place == 0)
 
     def _usual(self) -> Rank:
         """Return the first of the ranks whose parameters most ranks have in the first step."""
@@ -125,11 +108,10 @@ class TensorReplicas:
             first, second = self._tensors_of(one), self._tensors_of(other)
             names = {name for number, name in expected if number == occurrence}
             if any(first.get(name) != second.get(name) for name in names):
-                epoch, number, step, *_ = other
-                sides = _observation(one), _observation(other)
+                step = self._at(odd, place)
                 return Divergence(
-                    odd, step, epoch, number, WEIGHTS, a=sides[0].value, b=sides[1].value,
-                    sides=sides, only=frozenset(names),
+                    odd, step.step, step.epoch, step.number, WEIGHTS, a=one.value, b=other.value,
+                    sides=(one, other), only=frozenset(names),
                 )  # fmt: skip
         return None
 
@@ -159,7 +141,7 @@ class TensorReplicas:
 
     def _tensors(self, rank: Rank, place: int) -> dict[Name, str]:
         rows = self._rows(rank, place)
-        if any(is_failed for *_, is_failed in rows):
+        if any(row.is_failed for row in rows):
             return {}
         return {
             (occurrence, name): digest
@@ -167,20 +149,18 @@ class TensorReplicas:
             for name, digest in self._tensors_of(row).items()
         }
 
-    def _tensors_of(self, row: Row) -> dict[str, str]:
-        mark = self._digests.mark(_observation(row))
+    def _tensors_of(self, observation: Observation) -> dict[str, str]:
+        mark = self._digests.mark(observation)
         tensors = None if mark is None else self._digests.tensors(mark)
         return {each.name: each.digest for each in tensors or ()}
 
-    def _step(self, rank: Rank, place: int) -> Row | None:
-        """Return the numbers of a step."""
-        rows = self._rows(rank, place)
-        return rows[0][:2] if rows else None
+    def _step(self, rank: Rank, place: int) -> tuple[str | None, str | None] | None:
+        """Return the numbers of a step; None if it has no weights."""
+        step = self._at(rank, place)
+        return (step.epoch, step.number) if step.of(WEIGHTS) else None
 
-    def _rows(self, rank: Rank, place: int, quantity: str = WEIGHTS) -> list[Row]:
-        number = self._first[rank] + place
-        return list(self._digests.index.rows(_MARKS, number, quantity))
+    def _at(self, rank: Rank, place: int) -> ObservedStep:
+        return self._digests.steps[int(self._places[rank][place])]
 
-
-def _observation(row: Row) -> Observation:
-    return Observation(WEIGHTS, *row[3:6])
+    def _rows(self, rank: Rank, place: int, quantity: str = WEIGHTS) -> list[Observation]:
+        return self._at(rank, place).of(quantity)

@@ -8,29 +8,11 @@ from typing import Any
 
 from ...records.digest_marks import WEIGHTS
 from .comparing import Divergence
-from .rank_states import Rank, RankState, StepState, rank_order, step_states
+from .observed_steps import ObservedStep
+from .rank_states import Rank, ReplicaDivergence, rank_order, step_states
 from .replica_evidence import EqualWeights, ReplicaEvidence
 from .replica_tensors import TensorReplicas
 from .tensors import RunDigests, locate_tensor
-
-
-@dataclass(slots=True)
-class ReplicaDivergence:
-    """The first step at which the weights of replicas differ."""
-
-    first: Divergence
-    """The difference of the first rank of `odd` from a rank that is not odd; A is the latter."""
-    ranks: list[Rank] = field(default_factory=list)
-    """The replicas."""
-    odd: list[Rank] = field(default_factory=list)
-    """The ranks that differ from most; if there are as many on both sides, those that do not have
-    the weights of the lowest rank."""
-    is_from_start: bool = False
-    """Whether the weights differ in the first step of the comparison already."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference as a JSON object."""
-        return {**self.first.to_json(), "ranks": self.ranks, "odd": self.odd}
 
 
 @dataclass(slots=True)
@@ -59,15 +41,12 @@ class ReplicaComparison:
 
 
 def compare_replicas(digests: RunDigests) -> ReplicaComparison | None:
-    """Compare the weights of the ranks of a run, step by step; None if no ranks are replicas.
-
-    `create_digest_tables` must have been applied to the index.
-    """
+    """Compare the weights of the ranks of a run, step by step; None if no ranks are replicas."""
     evidence = ReplicaEvidence(digests)
-    if evidence.first is None:
+    if not evidence.first:
         return None
     comparison = ReplicaComparison()
-    others = {each.rank for each in evidence.first.ranks}
+    others = {each.rank for each in evidence.first}
     for ranks in evidence.averaging:
         if _compare_averaging(comparison, digests, evidence, sorted(ranks, key=rank_order)):
             others -= ranks
@@ -86,9 +65,8 @@ def _compare_averaging(
 
     Buffers may differ by rank, so the tensors are compared. Return False if that is not possible.
     """
-    first = evidence.first
-    states = [] if first is None else [each for each in first.ranks if each.rank in ranks]
-    if first is None or len({each.values for each in states}) == 1:
+    states = [each for each in evidence.first if each.rank in ranks]
+    if len({each.values for each in states}) == 1:
         return False
     tensors = TensorReplicas.create(digests, ranks)
     if tensors is not None:
@@ -96,14 +74,12 @@ def _compare_averaging(
         comparison.steps = max(comparison.steps, tensors.steps)
         divergence = tensors.divergence()
         if divergence is not None:
-            comparison.divergences.append(
-                ReplicaDivergence(divergence.first, ranks, divergence.odd, divergence.is_from_start)
-            )
+            comparison.divergences.append(divergence)
         return True
     # Without digests of tensors, the parameters are only known to differ if buffers do not.
     if max(Counter(each.values for each in states).values()) < 2:
         return False
-    difference = _divergence(first, states)
+    difference = _divergence(states)
     if difference is None:
         return False
     difference.is_from_start = True
@@ -128,14 +104,12 @@ class _WholeComparison:
             if each.is_certain:
                 self._begin(each.ranks)
         steps = 0
-        for state in step_states(digests, WEIGHTS) if equal else ():
+        for state in step_states(digests.steps, WEIGHTS) if equal else ():
             steps += 1
             for uncertain in list(self._uncertain):
                 self._decide(uncertain, state)
             for group in list(self._open):
-                divergence = _divergence(
-                    state, [each for each in state.ranks if each.rank in group]
-                )
+                divergence = _divergence([each for each in state if each.rank in group])
                 if divergence is not None:
                     self._open.remove(group)
                     self._comparison.divergences.append(divergence)
@@ -148,9 +122,9 @@ class _WholeComparison:
         self._open.append(ranks)
         self._comparison.groups.append(sorted(ranks, key=rank_order))
 
-    def _decide(self, equal: EqualWeights, state: StepState) -> None:
+    def _decide(self, equal: EqualWeights, state: list[ObservedStep]) -> None:
         """Decide whether ranks are replicas, if this is the first step with other weights."""
-        weights = [each.values for each in state.ranks if each.rank in equal.ranks]
+        weights = [each.values for each in state if each.rank in equal.ranks]
         if all(values == equal.values for values in weights):
             return
         self._uncertain.remove(equal)
@@ -158,7 +132,7 @@ class _WholeComparison:
             self._begin(ranks)
 
 
-def _divergence(state: StepState, replicas: list[RankState]) -> ReplicaDivergence | None:
+def _divergence(replicas: list[ObservedStep]) -> ReplicaDivergence | None:
     counts = Counter(each.values for each in replicas)
     if len(counts) <= 1:
         return None
@@ -174,7 +148,7 @@ def _divergence(state: StepState, replicas: list[RankState]) -> ReplicaDivergenc
         (usual.observations[-1], odd[0].observations[-1]),
     )
     first = Divergence(
-        odd[0].rank, odd[0].step, state.epoch, state.number, WEIGHTS,
+        odd[0].rank, odd[0].step, odd[0].epoch, odd[0].number, WEIGHTS,
         a=sides[0].value, b=sides[1].value, sides=sides,
     )  # fmt: skip
     return ReplicaDivergence(first, [each.rank for each in replicas], [each.rank for each in odd])

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from ...records.digest_marks import RNG, TensorDigest
 from .comparing import Divergence, ObservedPair, RankComparison
-from .tensors import DigestSource, locate_tensor
+from .tensors import DigestMarks, locate_tensor
 
 
-def settle(rank: RankComparison, a: DigestSource, b: DigestSource) -> None:
+def settle(rank: RankComparison, a: DigestMarks, b: DigestMarks) -> None:
     """Set the first difference of a rank, with its tensor and its distance."""
     rank.first = _first(rank, a, b)
     if rank.first is not None:
         locate_tensor(rank.first, a, b)
 
 
-def _first(rank: RankComparison, a: DigestSource, b: DigestSource) -> Divergence | None:
+def _first(rank: RankComparison, a: DigestMarks, b: DigestMarks) -> Divergence | None:
     generators, results = rank.generators, rank.results
     if generators is None or (results is not None and results.step < generators.step):
         return results
@@ -51,7 +51,7 @@ def _first(rank: RankComparison, a: DigestSource, b: DigestSource) -> Divergence
 _States = tuple[dict[str, str], dict[str, str]]
 
 
-def _states(pair: ObservedPair, a: DigestSource, b: DigestSource) -> _States | None:
+def _states(pair: ObservedPair, a: DigestMarks, b: DigestMarks) -> _States | None:
     """Return the digests of the generators of both runs by name; None if some are not known."""
     sides = []
     for observation, source in zip(pair, (a, b), strict=True):

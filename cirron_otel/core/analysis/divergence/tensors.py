@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ....errors import InputError
 from ....ulp import FORMATS, ulp_distance
 from ...records.digest_marks import DigestMark, Layouts, TensorDigest, digest_mark
 from ...records.verbatim import mark_records, record_at
 from ...spool.blobs import blob_key
-from ...spool.paths import SpoolPaths
 from ...spool.reader import SpoolReader
-from ..index import SpoolIndex
 from .comparing import Divergence
 from .kept_tensors import kept_distance
 from .observed_steps import Observation
+from .recorded_steps import Place, RecordedSteps
 
-_FILE: Final = "SELECT name FROM file WHERE no = ?"
 _LONGEST: Final = 60
 """The most characters of a name in a text."""
-_LAYOUT: Final = "SELECT file, position FROM tensor_layout WHERE layout = ?"
 
 
 class TensorDifference(NamedTuple):
@@ -36,26 +33,14 @@ class TensorDifference(NamedTuple):
     shape."""
 
 
-class DigestSource(Protocol):
-    """The marks of a run's digests."""
+class DigestMarks:
+    """The marks with the digests of a run, with those of its tensors."""
 
-    def mark(self, observation: Observation) -> DigestMark | None:
-        """Return the mark of an observation; None if it is not available any more."""
-
-    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
-        """Return the digests of a mark's tensors; None if they were not recorded."""
-
-    def kept_file(self, mark: DigestMark) -> Path | None:
-        """Return the file that contains the tensors of a mark; None if none was stored."""
-
-
-class RunDigests:
-    """The digests of a run, with those of its tensors."""
-
-    def __init__(self, index: SpoolIndex, reader: SpoolReader) -> None:
-        """`index` is an index of the batches that `reader` reads."""
-        self.index = index
-        self.reader = reader
+    def __init__(
+        self, reader: SpoolReader, names: Sequence[str], layouts: Mapping[str, Place]
+    ) -> None:
+        """`names` are those of the batches; `layouts` has the marks that name their tensors."""
+        self._reader, self._names, self._places = reader, names, layouts
         self._layouts = Layouts()
 
     def mark(self, observation: Observation) -> DigestMark | None:
@@ -66,38 +51,44 @@ class RunDigests:
         """Return the digests of a mark's tensors; None if they were not recorded."""
         if mark.tensors is None:
             return None
-        for place in self.index.rows(_LAYOUT, str(mark.tensors.get("layout"))):
-            names = self._mark_at(*place)
-            if names is not None and names.tensors is not None:
-                self._layouts.add(names.tensors)
+        place = self._places.get(str(mark.tensors.get("layout")))
+        named = None if place is None else self._mark_at(*place)
+        if named is not None and named.tensors is not None:
+            self._layouts.add(named.tensors)
         try:
             return self._layouts.unpack(mark.tensors)
         except InputError:
             return None
 
     def kept_file(self, mark: DigestMark) -> Path | None:
-        """Return the file that contains the tensors of a mark; None if none was stored."""
-        return kept_file(self.reader.paths, mark)
+        """Return the file that contains the tensors of a mark; None if the spool has none."""
+        key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
+        path = None if key is None else self._reader.paths.snapshots / key.directory / key.file
+        return path if path is not None and path.is_file() else None
 
     def _mark_at(self, file: int, position: int) -> DigestMark | None:
-        name = self.index.one(_FILE, file)
-        batch = None if name is None else self.reader.read(name, check=False)
+        batch = self._reader.read(self._names[file], check=False)
         record = None if batch is None else record_at(mark_records(batch.data), position)
         if record is None:
             return None
         return digest_mark(record.get("name"), record.get("value"), record.get("attrs"))
 
 
-def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
-    """Return the file with the tensors of a mark; None if the spool does not contain it."""
-    key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
-    if key is None:
-        return None
-    path = paths.snapshots / key.directory / key.file
-    return path if path.is_file() else None
+class RunDigests(DigestMarks):
+    """The digests of a recorded run."""
+
+    def __init__(
+        self,
+        reader: SpoolReader,
+        names: Sequence[str],
+        layouts: Mapping[str, Place],
+        steps: RecordedSteps,
+    ) -> None:
+        super().__init__(reader, names, layouts)
+        self.steps = steps
 
 
-def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> None:
+def locate_tensor(divergence: Divergence, a: DigestMarks, b: DigestMarks) -> None:
     """Complete a difference of two digests: its tensor, its distance, and the step's number."""
     one, other = divergence.sides
     first = None if one is None or one.value is None else a.mark(one)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from .thresholds import Policy
 
@@ -133,37 +133,6 @@ class StepWindow:
     non_finite: list[NonFinite] = field(default_factory=list)
     outside: list[OutsideSteps] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
-
-
-class WindowSteps(Protocol):
-    """The aligned steps of a window. Times are in ns."""
-
-    count: int
-    slow: int
-    clock: Clock
-
-    def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
-        """Return the first and the last step; None if no steps are aligned."""
-
-    def times(self) -> tuple[int | None, int | None]:
-        """Return the start of the first step and the end of the last one, Unix ns."""
-
-    def present(self) -> set[int | None]:
-        """Return the ranks with steps."""
-
-    def summarised(self) -> int:
-        """Return the number of summaries among the steps of the window."""
-
-    def peaks(self, bands: Sequence[tuple[float, float]]) -> Iterator[tuple[Any, ...]]:
-        """Yield the peaks of each rank with device memory: rank, number, maximum, and the mean of
-        each band of the window.
-        """
-
-    def outside(self) -> list[OutsideSteps]:
-        """Return each rank's time between the steps of the window."""
-
-    def ranks(self) -> list[RankSteps]:
-        """Return the mean times of each rank."""
 
 
 def median_of(ranks: Iterable[StepMeans], value: Callable[[StepMeans], float]) -> float:

@@ -9,7 +9,7 @@ from ...analysis.breakdown import CHECKPOINT, STEP, is_checkpoint
 from ...engines.engine import SPAN, SqlEngine, Table
 from ...engines.expressions import FALSE, has_name
 from ...engines.steps import MAX_LEVELS, StepRelations
-from ..load.indexed import StoredSpan
+from ..load.stored_span import StoredSpan
 from ..load.tree import UnitsKey
 from ..load.unit_builder import NotedSpan, indexes_around
 from .inside import UnitScopes

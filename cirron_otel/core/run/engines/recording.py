@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from ...analysis.breakdown import STEP
-from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...engines.engine import PLACES, SPAN
 from ...engines.expressions import FALSE, has_name
@@ -42,8 +41,6 @@ class EngineRecording:
     Methods and properties raise the errors of SqlEngine. Relations are computed when they are first
     read. The engine computes units, parts and marks again for each call.
     """
-
-    index: SpoolIndex | None = None
 
     def __init__(self, run: OpenedRun, texts: Texts, block_rows: int = _AT_ONCE) -> None:
         """`block_rows` is the number of rows that the engine returns at once."""

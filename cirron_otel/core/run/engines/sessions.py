@@ -10,9 +10,8 @@ import numpy as np
 from ...analysis.breakdown import STEP
 from ...engines.engine import SqlEngine, Table
 from ...engines.steps import StepRelations
-from ..load.indexed import StoredSpan
+from ..load.stored_span import StoredSpan
 from ..load.tree import Extent, ScopeTree, SessionMembers, UnitsKey
-from ..load.unit_sessions import sessions_of_units
 from ..relations import Block, Texts
 from .inside import UnitScopes
 from .noted import PlacedSpan
@@ -96,7 +95,7 @@ class EngineMembers(SessionMembers):
 
     def of_block(self, texts: Texts, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
-        found = sessions_of_units(self, texts, units)
+        found = super().of_block(texts, units)
         if len(self._numbers):
             places = np.searchsorted(self._numbers, units["no"]).clip(max=len(self._numbers) - 1)
             is_due = self._numbers[places] == units["no"]

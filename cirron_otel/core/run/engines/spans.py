@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ...engines.engine import SPAN, SqlEngine, Table
-from ..load.indexed import StoredSpan
+from ..load.stored_span import StoredSpan
 
 COLUMNS: Final = len(SPAN)
 _AT_ONCE: Final = 10_000

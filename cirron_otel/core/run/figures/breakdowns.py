@@ -1,115 +1,185 @@
-"""The time of the units of each rank, by phase: a fold over blocks of units and their parts."""
+"""The time of the units of each rank, by phase and by row: a fold over units and their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 
-from ...analysis.breakdown import (
-    MOST_WARM_UP,
-    STEP,
-    UNATTRIBUTED,
-    Breakdown,
-    PhaseFigures,
-    place_of_95,
-    warm_up_of,
-)
-from ..relations import ABSENT, Block, Texts
+from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, warm_up_of
+from ...analysis.run_time import WallTime
+from ..load.lanes import RankSums
+from ..relations import Block, Texts
+from .by_rank import by_rank, rank_of, sorted_by_rank
+from .durations import Durations, figures_of
+from .wall_times import OtherIntervals
+
+_MOST_TIMES = 1 << 20
+"""The maximum number of units whose times are kept."""
+_MOST_NAMES = 16
+"""The number of names whose durations are selected one by one, which is faster for few."""
+UnitTimes: TypeAlias = tuple[int | None, np.ndarray, np.ndarray]
+"""A rank, and the starts and the durations of its units, ns, in order."""
 
 
-@dataclass(slots=True)
-class _Durations:
-    """The durations of a rank, array by array."""
+class _Times:
+    """The durations of units by phase."""
 
-    steps: list[np.ndarray] = field(default_factory=list)
-    unattributed: list[np.ndarray] = field(default_factory=list)
-    phases: dict[int, list[np.ndarray]] = field(default_factory=dict)
-    """By the tokens of the phases' names, in the order of their first occurrence."""
+    def __init__(self) -> None:
+        self.steps, self.unattributed = Durations(), Durations()
+        self.phases: dict[int, Durations] = {}
+        """By the tokens of the phases' names, in the order of their first occurrence."""
+
+    def add(
+        self, steps: np.ndarray, unattributed: np.ndarray, phases: Iterable[tuple[int, np.ndarray]]
+    ) -> None:
+        """Add units."""
+        self.steps.add(steps)
+        self.unattributed.add(unattributed)
+        self.add_phases(phases)
+
+    def add_phases(self, phases: Iterable[tuple[int, np.ndarray]]) -> None:
+        """Add durations of phases."""
+        for name, durations in phases:
+            found = self.phases.get(name)
+            if found is None:
+                found = self.phases[name] = Durations()
+            found.add(durations)
+
+    def figures(self, texts: Texts) -> Breakdown:
+        """Return the breakdown."""
+        phases = [(texts.text(name) or "?", each) for name, each in self.phases.items()]
+        steps, unattributed, *figures = figures_of(
+            [(STEP, self.steps), (UNATTRIBUTED, self.unattributed), *phases]
+        )
+        warm_up = warm_up_of(steps, self.steps.first.tolist())
+        steady = self.steps.figures(STEP, warm_up) if warm_up else steps
+        return Breakdown(steps, list(figures), unattributed, warm_up, steady)
 
 
-class BreakdownFold:
-    """The breakdown of each rank. The units of a rank are added in the order of their start."""
+class RankFold:
+    """The breakdown and the wall time of each rank. Units come by rank and start."""
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
-        self._ranks: dict[int, _Durations] = {}
+    def __init__(
+        self, texts: Texts, sums: Mapping[int | None, RankSums], others: OtherIntervals
+    ) -> None:
+        """`sums` are those over all spans of each rank."""
+        self._texts, self._sums, self._others = texts, sums, others
+        self._rank: int | None = None
+        self._of_rank, self._of_all = _Times(), _Times()
+        self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
+        self._count = 0
+        self.breakdowns: dict[int | None, Breakdown] = {}
+        self._wall_times: dict[int | None, WallTime] = {}
+        self.times: list[UnitTimes] | None = []
+        """The times of each rank's units; None if there are too many units."""
 
     def add(self, units: Block, parts: Block) -> None:
         """Add units, and the parts of all of them in the same order."""
-        ns, counts = units["ns"], units["parts"]
-        of_part = np.repeat(np.arange(len(ns)), counts)
-        # Times of damaged records may add up to more than 64 bits: then they are Python's integers.
-        is_small = int(parts["ns"].max(initial=0)) < 2**61 // max(int(counts.max(initial=0)), 1)
-        inside = np.r_[0, np.cumsum(parts["ns"] if is_small else parts["ns"].astype(object))]
-        ends = np.cumsum(counts)
-        covered = inside[ends] - inside[ends - counts]  # also right if the sums have wrapped
-        rest = ns - covered
-        of_rank, ranks = units["rank"], units["rank"][of_part]
-        for rank in np.unique(of_rank).tolist():
-            found = self._ranks.setdefault(rank, _Durations())
-            is_own = of_rank == rank
-            found.steps.append(ns[is_own])
-            found.unattributed.append(rest[is_own])
-            of_parts = ranks == rank
-            names, durations = parts["name"][of_parts], parts["ns"][of_parts]
-            _, first = np.unique(names, return_index=True)
-            for name in names[np.sort(first)].tolist():
-                found.phases.setdefault(name, []).append(durations[names == name])
+        units, parts = sorted_by_rank(units, parts)
+        start, duration = (np.ascontiguousarray(units[name]) for name in ("start_ns", "ns"))
+        ns, names = np.ascontiguousarray(parts["ns"]), np.ascontiguousarray(parts["name"])
+        counts, ends = units["parts"], np.append(0, np.cumsum(units["parts"]))
+        rest = _uncovered(duration, ns, counts, ends)
+        of_units = _if_equal(names, ns, counts)
+        for rank, place in by_rank(units):
+            if rank != self._rank:
+                self._close()
+                self._rank = rank
+            self._pieces.append((start[place], duration[place]))
+            if of_units is None:
+                inside = slice(ends[place.start], ends[place.stop])
+                phases = list(_by_name(names[inside], ns[inside]))
+                self._of_all.add_phases(phases)
+            else:
+                phases = [(name, durations[place]) for name, durations in of_units]
+            self._of_rank.add(duration[place], rest[place], phases)
+        self._of_all.add(duration, rest, of_units or ())
 
-    def result(self) -> dict[int | None, Breakdown]:
-        """Return the breakdown of each rank with units, without the durations."""
-        return {
-            None if rank == ABSENT else rank: self._figures([found])
-            for rank, found in self._ranks.items()
-        }
+    def wall_time(self, rank: int | None) -> WallTime:
+        """Return the wall time of a rank, which may have no units, once all were added."""
+        found = self._wall_times.get(rank)
+        if found is None:
+            found = self._wall_time(rank, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+        return found
 
-    def together(self) -> Breakdown:
-        """Return the breakdown of the units of all ranks, without the durations."""
-        return self._figures([self._ranks[rank] for rank in sorted(self._ranks)])
+    def _wall_time(
+        self, rank: int | None, start: np.ndarray, ns: np.ndarray, warm_up: int
+    ) -> WallTime:
+        sums = self._sums[rank]
+        return self._others.wall_time(rank, start, ns, sums.first_ns, sums.last_ns, warm_up)
 
-    def _figures(self, ranks: Sequence[_Durations]) -> Breakdown:
-        phases: dict[int, list[np.ndarray]] = {}
-        for each in ranks:
-            for name, durations in each.phases.items():
-                phases.setdefault(name, []).extend(durations)
-        units = _joined([durations for each in ranks for durations in each.steps])
-        steps = figures_of(STEP, units)
-        warm_up = warm_up_of(steps, units[:MOST_WARM_UP].tolist())
-        rest = _joined([durations for each in ranks for durations in each.unattributed])
-        return Breakdown(
-            steps,
-            [
-                figures_of(self._texts.text(name) or "?", _joined(durations))
-                for name, durations in phases.items()
-            ],
-            figures_of(UNATTRIBUTED, rest),
-            warm_up,
-            figures_of(STEP, units[warm_up:]),
-        )
+    def finish(self) -> Breakdown:
+        """Return the breakdown of the units of all ranks, once all were added."""
+        self._close()
+        return self._of_all.figures(self._texts)
 
-
-def _joined(durations: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *durations])
+    def _close(self) -> None:
+        """Compute the figures of a rank, all units of which were added."""
+        if self._rank is None:
+            return
+        rank = rank_of(self._rank)
+        found = self.breakdowns[rank] = self._of_rank.figures(self._texts)
+        start, ns = (np.concatenate(column) for column in zip(*self._pieces, strict=True))
+        self._wall_times[rank] = self._wall_time(rank, start, ns, found.warm_up)
+        self._count += len(start)
+        if self._count > _MOST_TIMES:
+            self.times = None
+        elif self.times is not None:
+            self.times.append((rank, start, ns))
+        self._of_rank, self._pieces = _Times(), []
 
 
-def figures_of(name: str, durations: np.ndarray) -> PhaseFigures:
-    """Return the figures of some durations in ns."""
-    count = len(durations)
-    if not count:
-        return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
-    low, high, p95 = (count - 1) // 2, count // 2, place_of_95(count)
-    placed = np.partition(durations, sorted({low, high, p95}))
-    middle, most = (int(placed[low]), int(placed[high])), int(durations.max())
-    return PhaseFigures(name, count, sum_of(durations), middle, int(placed[p95]), most)
+def unit_times(blocks: Iterable[tuple[Block, Block]]) -> Iterator[UnitTimes]:
+    """Yield each rank with the starts and the durations of its units, ns, in order."""
+    pieces = (
+        (rank, (units["start_ns"][place], units["ns"][place]))
+        for units, _ in (sorted_by_rank(*each) for each in blocks)
+        for rank, place in by_rank(units)
+    )
+    for rank, of_rank in groupby(pieces, key=lambda each: each[0]):
+        start, ns = zip(*(columns for _, columns in of_rank), strict=True)
+        yield rank_of(rank), np.concatenate(start), np.concatenate(ns)
 
 
-def sum_of(numbers: np.ndarray) -> int:
-    """Return the exact sum of numbers of 64 bits."""
-    if not len(numbers):
-        return 0
-    largest = max(abs(int(numbers.max())), abs(int(numbers.min())))
-    if largest < 2**62 // len(numbers):
-        return int(numbers.sum())
-    return sum(numbers.tolist())
+def _uncovered(
+    unit_ns: np.ndarray, ns: np.ndarray, counts: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Return the time of each unit that its parts do not cover, ns."""
+    # Times of damaged records may add up to more than 64 bits: then they are Python's integers.
+    is_small = int(ns.max(initial=0)) < 2**61 // max(int(counts.max(initial=0)), 1)
+    inside = np.zeros(len(ns) + 1, np.int64 if is_small else object)
+    inside[1:] = np.cumsum(ns if is_small else ns.astype(object))
+    covered = inside[ends[1:]] - inside[ends[:-1]]  # also right if the sums have wrapped
+    rest: np.ndarray = unit_ns - covered
+    return rest
+
+
+def _if_equal(
+    names: np.ndarray, ns: np.ndarray, counts: np.ndarray
+) -> list[tuple[int, np.ndarray]] | None:
+    """Return each name with a duration for each unit; None if units have different names."""
+    count = int(counts[0]) if len(counts) else 0
+    first = names[:count].tolist()
+    if not count or len(set(first)) < count or not (counts == count).all():
+        return None
+    if not (names.reshape(-1, count) == names[:count]).all():
+        return None
+    return list(zip(first, np.ascontiguousarray(ns.reshape(-1, count).T), strict=True))
+
+
+def _by_name(names: np.ndarray, ns: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each name, in the order of their first occurrence, with its durations."""
+    for _ in range(_MOST_NAMES):
+        if not len(names):
+            return
+        is_first = names == names[0]
+        yield int(names[0]), ns[is_first]
+        names, ns = names[~is_first], ns[~is_first]
+    found, at, which = np.unique(names, return_index=True, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    durations = np.split(ns[order], np.cumsum(np.bincount(which))[:-1]) if len(found) else []
+    for place in np.argsort(at).tolist():
+        yield int(found[place]), durations[place]

@@ -34,6 +34,16 @@ class MemorySample(NamedTuple):
         return None if self.scope is None else self.scope.rank
 
     @property
+    def device(self) -> str:
+        """The device as text."""
+        return shown(self.memory.device) or ""
+
+    def is_of(self, device: DeviceMemory) -> bool:
+        """Return whether it is a sample of a device of a rank."""
+        is_same = self.rank == device.rank and self.device == device.device
+        return is_same and self.memory.kind == SAMPLE
+
+    @property
     def time(self) -> tuple[bool, int, int]:
         """The place in the order of time; a mark without a time comes first."""
         return self.mark.ts_ns is not None, self.mark.ts_ns or 0, self.no
@@ -57,7 +67,7 @@ class MemoryFold:
                 self._alerts.append(each)
 
     def _add_sample(self, each: MemorySample) -> None:
-        memory, device = each.memory, shown(each.memory.device) or ""
+        memory, device = each.memory, each.device
         allocated, key = memory.allocated or 0, (each.rank, device)
         found = self._devices.get(key)
         if found is None:
@@ -115,7 +125,7 @@ class MemoryFold:
             mark, memory, scope = each.mark, each.memory, each.scope
             value = mark.value if mark.value is not None else mark.value_nonfinite
             yield MemoryAlert(
-                each.rank, memory.kind, shown(memory.device) or "", shown(memory.detail),
+                each.rank, memory.kind, each.device, shown(memory.detail),
                 mark.ts_ns, mark.span_id, shown(value),
                 "?" if scope is None else shown(scope.name) or "?",
             )  # fmt: skip

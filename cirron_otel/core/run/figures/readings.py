@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization, WindowSteps
+from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE
 from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, STRING, TEXT, Block, Texts
 from .memory import MemorySample
 from .series import value_of
+from .window import WindowSums
 
 _MOST_ROWS: Final = 1000
 _NAMES: Final = (
@@ -109,7 +110,7 @@ def finite_number(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def rank_memory(samples: Sequence[MemorySample], steps: WindowSteps, need: int) -> list[RankMemory]:
+def rank_memory(samples: Sequence[MemorySample], steps: WindowSums, need: int) -> list[RankMemory]:
     """Return the device memory of each rank over the window; empty if none is recorded.
 
     The peaks of the units are used if at least `need` units have one, else the samples.
@@ -130,7 +131,7 @@ def rank_memory(samples: Sequence[MemorySample], steps: WindowSteps, need: int) 
 
 
 def _sampled(
-    samples: Iterable[MemorySample], steps: WindowSteps, capacity: dict[int | None, int]
+    samples: Iterable[MemorySample], steps: WindowSums, capacity: dict[int | None, int]
 ) -> Iterator[RankMemory]:
     first_ns, last_ns = steps.times()
     if first_ns is None or last_ns is None:

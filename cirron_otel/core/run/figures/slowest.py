@@ -32,7 +32,10 @@ class SlowestFold:
     def add(self, units: Block, parts: Block) -> None:
         """Add units, and the parts of all of them in the same order."""
         ns, counts = units["ns"], units["parts"]
-        order = np.lexsort((units["no"], -ns))[: self.most]
+        places = np.arange(len(ns))
+        if len(self._found) == self.most and self.most:
+            places = np.flatnonzero(ns >= self._found[-1].ns)
+        order = places[np.lexsort((units["no"][places], -ns[places]))[: self.most]]
         ends = np.cumsum(counts)
         for place in order.tolist():
             row = {name: int(column[place]) for name, column in units.items()}

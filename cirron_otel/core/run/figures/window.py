@@ -1,133 +1,38 @@
-"""The window of the verdicts: the last units that all ranks have, by epoch and number.
+"""The window of the verdicts: the sums over the last units that all ranks have.
 
-`WindowKeys` reads all units, and chooses the units of the window; `WindowSums` reads the units and
+`WindowKeys` reads all units, and chooses those of the window; `WindowSums` reads the units and
 their parts again, and adds up those of the window.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...analysis.breakdown import COMPONENTS, is_collective
-from ...analysis.verdicts.aligned_steps import (
-    SCOPE,
-    TIMED,
-    WAIT,
-    StepGaps,
-    rank_steps,
-)
-from ...analysis.verdicts.thresholds import Thresholds
-from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumber
+from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
-from .breakdowns import sum_of
+from .by_rank import by_rank, rank_of, sorted_by_rank
+from .durations import sums_at
+from .window_keys import ChosenUnits
+from .window_parts import SCOPE, ComponentTimes
 
-_KEY: Final = ("rank", "parent", "idx", "start_ns", "ns", "no")
-UNIT_KEYS: Final = ("no", "parent", "pid", "start_ns")
-"""The columns that determine the session of a unit."""
+MAX_SCOPES: Final = 100
+"""The most scopes of a rank with a row of their own; the others are summed up."""
+_OTHER_SCOPES: Final = "other scopes"
+_COLUMNS: Final = ("rank", "start_ns", "ns", "flags")
 _PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", SCOPE)
+_CLOCKS: Final[tuple[Clock, ...]] = ("host", "device")
+_Totals: TypeAlias = dict[tuple[int, int], np.ndarray]
+"""By the rank and whether units are slow: the number of units, and the totals, ns.
 
-
-class ChosenUnits(NamedTuple):
-    """The units of the window, in the order of `no`."""
-
-    no: np.ndarray
-    position: np.ndarray
-    """The place of the unit's number in the window, from 1."""
-    is_slow: np.ndarray
-    aligned: int
-    """The number of aligned units, each of which all ranks have."""
-    slow: int
-    ends: tuple[StepNumber | None, StepNumber | None]
-    ranks: list[int]
-
-
-class WindowKeys:
-    """Chooses the units of the window."""
-
-    def __init__(self, texts: Texts, epoch_of: Callable[[int], int], limits: Thresholds) -> None:
-        """`epoch_of` returns the token of the epoch around the scope whose id has a token."""
-        self._texts, self._epoch_of, self._limits = texts, epoch_of, limits
-        self._kept: list[np.ndarray] = []
-
-    def add(self, units: Block) -> None:
-        """Add units, in any order."""
-        self._kept.append(np.stack([units[name] for name in _KEY]))
-
-    def choose(self) -> ChosenUnits:
-        """Return the units of the window."""
-        table = np.concatenate([np.zeros((len(_KEY), 0), np.int64), *self._kept], axis=1)
-        rank, parent, idx, start, ns, no = table
-        ranks = np.unique(rank)
-        parents, which = np.unique(parent, return_inverse=True)
-        epochs = np.array([self._epoch_of(token) for token in parents.tolist()], np.int64)
-        epoch = epochs[which] if len(parents) else parent
-        turn = _turns(rank, epoch, idx, start, no)
-        order = np.lexsort((turn, idx, epoch))
-        keys = np.stack([epoch, idx, turn])[:, order]
-        firsts = _starts(keys)
-        sizes = np.diff(np.r_[firsts, len(order)])
-        if not len(order):
-            return ChosenUnits(no, no, no, 0, 0, (None, None), [])
-        latest = np.maximum.reduceat(start[order], firsts)
-        earliest = np.minimum.reduceat(no[order], firsts)
-        longest = np.maximum.reduceat(ns[order], firsts)
-        groups = np.flatnonzero(sizes == len(ranks))
-        groups = groups[np.lexsort((earliest[groups], latest[groups]))]
-        groups = groups[-round(self._limits["window.steps"]) :]
-        is_slow = self._slow(longest[groups])
-        position = np.zeros(len(firsts), np.int64)
-        position[groups] = np.arange(1, len(groups) + 1)
-        slow_of = np.zeros(len(firsts), np.int64)
-        slow_of[groups] = is_slow
-        group_of = np.repeat(np.arange(len(firsts)), sizes)
-        is_chosen = position[group_of] > 0
-        chosen = np.stack([no[order], position[group_of], slow_of[group_of]])[:, is_chosen]
-        chosen = chosen[:, np.argsort(chosen[0])]
-        ends = [self._number(keys[:, firsts[group]]) for group in (*groups[:1], *groups[-1:])]
-        return ChosenUnits(
-            chosen[0], chosen[1], chosen[2], len(groups), int(is_slow.sum()),
-            (ends[0], ends[-1]) if ends else (None, None), np.unique(table[0]).tolist(),
-        )  # fmt: skip
-
-    def _number(self, key: np.ndarray) -> StepNumber:
-        return StepNumber(*(self._texts.text(int(token)) for token in key[:2]))
-
-    def _slow(self, durations: np.ndarray) -> np.ndarray:
-        """Return whether each duration is slow; none is if many are."""
-        if not len(durations):
-            return np.zeros(0, np.int64)
-        limit = self._limits["few_steps.factor"] * statistics.median(durations.tolist())
-        is_slow = durations > limit
-        if is_slow.sum() > self._limits["few_steps.share"] * len(durations):
-            return np.zeros(len(durations), np.int64)
-        found: np.ndarray = is_slow.astype(np.int64)
-        return found
-
-
-def _starts(keys: np.ndarray) -> Any:
-    """Return the places at which the columns of `keys` change."""
-    if not keys.shape[1]:
-        return np.zeros(0, np.int64)
-    return np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
-
-
-def _turns(*columns: np.ndarray) -> np.ndarray:
-    """Return how many units of the same rank, epoch and number are earlier."""
-    rank, epoch, idx, start, no = columns
-    order = np.lexsort((no, start, idx, epoch, rank))
-    firsts = _starts(np.stack([rank, epoch, idx])[:, order])
-    sizes = np.diff(np.r_[firsts, len(order)])
-    turn: np.ndarray = np.empty(len(order), np.int64)
-    turn[order] = np.arange(len(order)) - np.repeat(firsts, sizes)
-    return turn
+Sums are doubles, because times of damaged records may add up to more than 64 bits."""
 
 
 class WindowSums:
-    """The window of the verdicts, once all units and their parts were added."""
+    """The window of the verdicts, once all units and their parts were added, by rank and start."""
 
     def __init__(
         self, texts: Texts, chosen: ChosenUnits, sessions_of: Callable[[Block], np.ndarray]
@@ -135,47 +40,120 @@ class WindowSums:
         """`sessions_of` returns the session number of each unit; -1 for one without a session."""
         self._texts, self._chosen, self._sessions_of = texts, chosen, sessions_of
         self.count, self.slow = chosen.aligned, chosen.slow
-        self._units: list[np.ndarray] = []
-        self._parts: list[np.ndarray] = []
-        self._columns = ("rank", "start_ns", "ns", "no", "reserved_peak", "device_peak",
-                         "flags")  # fmt: skip
+        self.clock: Clock = "host"
+        self._rank, self._seen = ABSENT - 1, 0
+        self._timed = self._on_device = self._summarised = 0
+        self._times: tuple[int | None, int | None] = None, None
+        self._sums: dict[Clock, _Totals] = {clock: {} for clock in _CLOCKS}
+        self._scopes: dict[tuple[int, int, int], np.ndarray] = {}
+        """By the rank, whether units are slow, and the name: the host's and the device's total."""
+        self._last = np.zeros((len(_COLUMNS) + 2, 0), np.int64)
+        """The units of the last rank, to which more may be added, for the time between them."""
+        self._gaps: dict[tuple[int, int], float] = {}
+        """By the rank and whether units are slow: the time after them, ns."""
+        self._outside: list[OutsideSteps] = []
+        self._peaks: list[np.ndarray] = []
 
     def add(self, units: Block, parts: Block) -> None:
         """Add units, and the parts of all of them in the same order."""
-        places = np.searchsorted(self._chosen.no, units["no"])
-        places[places == len(self._chosen.no)] = 0
-        is_chosen = (
-            self._chosen.no[places] == units["no"] if len(self._chosen.no) else places < 0
-        )  # fmt: skip
-        at = places[is_chosen]
-        rows = [units[name][is_chosen] for name in self._columns]
-        sessions = self._sessions_of({name: units[name][is_chosen] for name in UNIT_KEYS})
-        self._units.append(
-            np.stack([*rows, self._chosen.position[at], self._chosen.is_slow[at], sessions])
+        units, parts = sorted_by_rank(units, parts)
+        place = self._places(units)
+        position = np.append(self._chosen.position, 0)[place]
+        chosen = np.flatnonzero(position)
+        if not len(chosen):
+            return
+        if len(chosen) < len(place):
+            inside = np.flatnonzero(np.repeat(position > 0, units["parts"]))
+            units = {name: column[chosen] for name, column in units.items()}
+            parts = {name: column[inside] for name, column in parts.items()}
+            place, position = place[chosen], position[chosen]
+        is_slow = self._chosen.is_slow[place]
+        self._add_extent(units)
+        self._add_parts(units, parts, is_slow)
+        rows = [*(units[name] for name in _COLUMNS), is_slow, self._sessions_of(units)]
+        self._last = np.concatenate([self._last, np.stack(rows)], axis=1)
+        self._add_gaps(int(units["rank"][-1]))
+        peak = np.where(
+            units["reserved_peak"] == ABSENT, units["device_peak"], units["reserved_peak"]
         )
-        inside = np.repeat(is_chosen, units["parts"])
-        self._parts.append(np.stack([parts[name][inside] for name in ("unit", "name", "ns",
-                                                                      "gpu_ns")]))  # fmt: skip
+        has_peak = peak != ABSENT
+        if has_peak.any():
+            columns = units["rank"], position, peak
+            self._peaks.append(np.stack([column[has_peak] for column in columns]))
+
+    def _places(self, units: Block) -> np.ndarray:
+        """Return the place of each unit among those of the first rank; -1: nowhere."""
+        found = np.full(len(units["no"]), -1)
+        for rank, rows in by_rank(units):
+            if rank != self._rank:
+                self._rank, self._seen = rank, 0
+            count = rows.stop - rows.start
+            found[rows] = self._chosen.of(rank, self._seen, count)
+            self._seen += count
+        return found
+
+    def _add_extent(self, units: Block) -> None:
+        self._summarised += int(((units["flags"] & SUMMARY) != 0).sum())
+        start, end = int(units["start_ns"].min()), int((units["start_ns"] + units["ns"]).max())
+        first, last = self._times
+        self._times = (
+            start if first is None else min(start, first), end if last is None else max(end, last),
+        )  # fmt: skip
+
+    def _add_parts(self, units: Block, parts: Block, is_slow: np.ndarray) -> None:
+        """Add the times of the components of units, and those of other scopes."""
+        times = ComponentTimes(units, parts, self._texts)
+        gpu = times.timed()
+        self._timed += len(gpu)
+        self._on_device += int((gpu != ABSENT).sum())
+        ranks, group = _groups(units["rank"], is_slow)
+        for clock in _CLOCKS if self._on_device == self._timed else _CLOCKS[:1]:
+            totals = {part: times.total(part, clock) for part in _PARTS}
+            busy = totals["h2d"] + totals["forward"] + totals["backward"] + totals["optimizer"]
+            idle = totals["input"]
+            if clock == "device":
+                idle = np.minimum(idle, np.maximum(units["ns"] - busy, 0))
+            step = np.maximum(units["ns"] - idle, busy + totals[SCOPE])
+            columns = (step, idle, *(totals[name] for name in _PARTS[1:5]))
+            for key, sums in _sums(ranks, group, columns):
+                of_group = self._sums[clock]
+                of_group[key] = of_group[key] + sums if key in of_group else sums
+        for token, of_unit, host, device in times.scopes():
+            for (rank, slow), sums in _sums(ranks, group[of_unit], (host, device)):
+                at = rank, slow, token
+                self._scopes[at] = self._scopes[at] + sums if at in self._scopes else sums
+
+    def _add_gaps(self, before: int | None = None) -> None:
+        """Add the time between the units of complete ranks: those `before` a rank, or all."""
+        end = self._last.shape[1]
+        if before is not None:
+            end = int(np.searchsorted(self._last[0], before))
+        (rank, start, ns, flags, is_slow, session), self._last = (
+            self._last[:, :end], self._last[:, end:],
+        )  # fmt: skip
+        if not end:
+            return
+        ranks, group = _groups(rank, is_slow)
+        is_timed = (flags & SUMS) == 0
+        every = np.ones(end, np.bool_) if not is_timed.all() else is_timed
+        places, gaps = _gaps(rank, session, start, ns, every)
+        present, firsts, counts = np.unique(rank[places], return_index=True, return_counts=True)
+        outside, work = sums_at(gaps[places], firsts), sums_at(ns[places], firsts)
+        columns = present.tolist(), counts.tolist(), outside, work
+        for number, count, outside_ns, work_ns in zip(*columns, strict=True):
+            if count > 1:
+                total = work_ns + outside_ns
+                self._outside.append(OutsideSteps(rank_of(number), total, outside_ns))
+        if every is not is_timed:
+            places, gaps = _gaps(rank, session, start, ns, is_timed)
+        for (number, slow), (_, total) in _sums(ranks, group[places], (gaps[places],)):
+            self._gaps[number, slow] = float(total)
 
     def finish(self) -> None:
         """Compute the sums."""
-        units = np.concatenate([np.zeros((10, 0), np.int64), *self._units], axis=1)
-        (self._rank, self._start, self._ns, self._no, reserved, device, self._flags,
-         self._position, self._is_slow, self._session) = units[:, np.argsort(units[3])]  # fmt: skip
-        self._peak = np.where(reserved == ABSENT, device, reserved)
-        # A job may have thousands of ranks: no array is searched for each of them.
-        self._ranks, self._rank_of = np.unique(self._rank, return_inverse=True)
-        self._group = 2 * self._rank_of.reshape(-1) + self._is_slow
-        parts = np.concatenate([np.zeros((4, 0), np.int64), *self._parts], axis=1)
-        self._of_unit = np.searchsorted(self._no, parts[0])
-        self._name, self._part_ns, self._part_gpu = parts[1:]
-        names = np.unique(self._name).tolist()
-        self._components = {token: _component(self._texts.text(token) or "") for token in names}
-        is_timed = np.isin(
-            self._name, [token for token in names if self._texts.text(token) in TIMED]
-        )
-        has_gpu = self._part_gpu[is_timed] != ABSENT
-        self.clock: Clock = "device" if has_gpu.any() and has_gpu.all() else "host"
+        self._add_gaps()
+        if self._timed and self._on_device == self._timed:
+            self.clock = "device"
 
     def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
         """Return the first and the last unit; None if no units are aligned."""
@@ -183,144 +161,126 @@ class WindowSums:
 
     def times(self) -> tuple[int | None, int | None]:
         """Return the start of the first unit and the end of the last one, Unix ns."""
-        if not len(self._start):
-            return None, None
-        return int(self._start.min()), int((self._start + self._ns).max())
+        return self._times
 
     def present(self) -> set[int | None]:
         """Return the ranks with units."""
-        return {_rank(rank) for rank in self._chosen.ranks}
+        return {rank_of(rank) for rank in self._chosen.ranks}
 
     def summarised(self) -> int:
         """Return the number of summaries among the units of the window."""
-        return int(((self._flags & SUMMARY) != 0).sum())
+        return self._summarised
 
     def peaks(self, bands: Sequence[tuple[float, float]]) -> Iterator[tuple[Any, ...]]:
         """Yield the peaks of each rank with device memory: rank, number, maximum, and the mean of
         each band of the window.
         """
-        place = self._position / max(self.count, 1)
-        for rank, places in self._by_rank(self._peak != ABSENT):
-            peak, at = self._peak[places], place[places]
-            if not len(peak):
-                continue
-            means = [
-                float(some.astype(np.float64).sum() / len(some)) if len(some) else None
-                for low, high in bands
-                for some in (peak[(at > low) & (at <= high)],)
-            ]
-            yield _rank(rank), len(peak), int(peak.max()), *means
+        for of_ranks in self._peaks:
+            ranks, firsts = np.unique(of_ranks[0], return_index=True)
+            pieces = np.split(of_ranks, firsts[1:], axis=1)
+            for rank, (_, position, peak) in zip(ranks.tolist(), pieces, strict=True):
+                at = position / max(self.count, 1)
+                means = [
+                    float(some.astype(np.float64).sum() / len(some)) if len(some) else None
+                    for low, high in bands
+                    for some in (peak[(at > low) & (at <= high)],)
+                ]
+                yield rank_of(rank), len(peak), int(peak.max()), *means
 
     def outside(self) -> list[OutsideSteps]:
         """Return each rank's time between the units of the window."""
-        gaps = self._gaps(np.ones(len(self._no), np.bool_))
-        found = []
-        for rank, places in self._by_rank(self._session >= 0):
-            if len(places) > 1:
-                outside = sum_of(gaps[places])
-                total = sum_of(self._ns[places]) + outside
-                found.append(OutsideSteps(_rank(rank), total, outside))
-        return found
-
-    def _by_rank(self, counts: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each rank with the places of its units for which `counts` is true."""
-        if not len(self._ranks):
-            return
-        places = np.flatnonzero(counts)
-        places = places[np.argsort(self._rank_of[places], kind="stable")]
-        ends = np.searchsorted(self._rank_of[places], np.arange(1, len(self._ranks)))
-        yield from zip(self._ranks.tolist(), np.split(places, ends), strict=True)
-
-    def _gaps(self, counts: np.ndarray) -> np.ndarray:
-        """Return the time from each unit to the next one of its rank and session, ns.
-
-        Only the units for which `counts` is true are considered.
-        """
-        gaps = np.zeros(len(self._no), np.int64)
-        places = np.flatnonzero(counts & (self._session >= 0))
-        keys = self._no[places], self._start[places], self._session[places], self._rank[places]
-        places = places[np.lexsort(keys)]
-        first, after = places[:-1], places[1:]
-        is_same = (self._session[first] == self._session[after]) & (
-            self._rank[first] == self._rank[after]
-        )
-        found = np.maximum(self._start[after] - self._start[first] - self._ns[first], 0)
-        gaps[first] = np.where(is_same, found, 0)
-        return gaps
+        return self._outside
 
     def ranks(self) -> list[RankSteps]:
         """Return the mean times of each rank."""
-        totals = self._by_component()
-        busy = totals["h2d"] + totals["forward"] + totals["backward"] + totals["optimizer"]
-        idle = totals["input"]
-        if self.clock == "device":
-            idle = np.minimum(idle, np.maximum(self._ns - busy, 0))
-        step = np.maximum(self._ns - idle, busy + totals[SCOPE])
-        columns = (step, idle, *(totals[name] for name in _PARTS[1:5]))
-        sums, gaps = [], StepGaps()
-        timed = (self._flags & SUMS) == 0
-        gap = self._gaps(timed)
-        every = np.arange(len(self._no))
-        with_gap = np.flatnonzero(timed & (self._session >= 0))
-        gap_of = dict(self._sums(with_gap, gap[with_gap]))
-        for of_group in zip(*(self._sums(every, column) for column in columns), strict=True):
-            rank, is_slow, count = of_group[0][0]
-            sums.append((_rank(rank), is_slow, (count, *(total for _, total in of_group))))
-        for (rank, is_slow, _), total in gap_of.items():
-            gaps.setdefault(_rank(rank), {})[is_slow] = total
-        return rank_steps(sums, self._scopes(), gaps, self.clock, has_slow=self.slow > 0)
-
-    def _sums(
-        self, units: np.ndarray, values: np.ndarray
-    ) -> list[tuple[tuple[int, int, int], float]]:
-        """Return the sum of the values of some units for each rank, slow units apart.
-
-        A key has the rank, whether the units are slow, and the number of values. Sums are doubles,
-        because times of damaged records may add up to more than 64 bits.
-        """
-        groups = self._group[units]
-        counts = np.bincount(groups)
-        sums = np.bincount(groups, weights=values)
+        scopes = self._scope_totals()
+        parts: dict[int, dict[int, _Sums]] = {}
+        for key, row in sorted(self._sums[self.clock].items(), key=itemgetter(0)):
+            outside = self._gaps.get(key, 0.0)
+            sums = _Sums(int(row[0]), row[1:].tolist(), scopes.get(key, {}), outside)
+            rank, is_slow = key
+            parts.setdefault(rank, {})[is_slow] = sums
         return [
-            ((int(self._ranks[group // 2]), group % 2, int(counts[group])), float(sums[group]))
-            for group in np.flatnonzero(counts).tolist()
+            RankSteps(
+                rank_of(rank),
+                _means(list(of_rank.values())),
+                _means([of_rank[0]]) if self.slow and 0 in of_rank else None,
+            )
+            for rank, of_rank in parts.items()
         ]
 
-    def _by_component(self) -> dict[str, np.ndarray]:
-        """Return the time of each component in each unit, ns."""
-        device = np.where(self._part_gpu == ABSENT, 0, self._part_gpu)
-        found = {}
-        for component in _PARTS:
-            tokens = [token for token, each in self._components.items() if each == component]
-            is_one = np.isin(self._name, tokens)
-            ns = self._part_ns
-            if self.clock == "device" and component != "input":
-                other = self._part_ns if component == SCOPE else 0
-                ns = np.where(self._part_gpu == ABSENT, other, device)
-            found[component] = np.bincount(
-                self._of_unit[is_one], weights=ns[is_one], minlength=len(self._no)
-            )
-        return found
+    def _scope_totals(self) -> dict[tuple[int, int], dict[str, float]]:
+        """Return the total of each scope that is neither compute nor wait, by rank and slowness.
 
-    def _scopes(self) -> list[tuple[int | None, int, str, float, float]]:
-        """Return the totals of scopes that are neither compute nor wait, the longest first."""
-        device = np.where(self._part_gpu == ABSENT, self._part_ns, self._part_gpu)
-        rows = []
-        for token, component in self._components.items():
-            if component != SCOPE:
-                continue
-            is_one, name = self._name == token, self._texts.text(token) or "?"
-            units = self._of_unit[is_one]
-            hosts, devices = (self._sums(units, ns[is_one]) for ns in (self._part_ns, device))
-            for ((rank, slow, _), host), (_, on_device) in zip(hosts, devices, strict=True):
-                rows.append((rank, slow, name, host, on_device))
-        rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
-        return [(_rank(of_rank), *rest) for of_rank, *rest in rows]  # type: ignore[misc]
+        The longest come first.
+        """
+        names = {token: self._texts.text(token) or "?" for _, _, token in self._scopes}
+        rows = sorted(
+            (-float(host), rank, is_slow, names[token], float(device))
+            for (rank, is_slow, token), (_, host, device) in self._scopes.items()
+        )
+        scopes: dict[tuple[int, int], dict[str, float]] = {}
+        for host, rank, is_slow, name, on_device in rows:
+            times = scopes.setdefault((rank, is_slow), {})
+            key = name if len(times) < MAX_SCOPES or name in times else _OTHER_SCOPES
+            times[key] = times.get(key, 0.0) + (-host if self.clock == "host" else on_device)
+        return scopes
 
 
-def _component(name: str) -> str:
-    return COMPONENTS.get(name) or (WAIT if is_collective(name) else SCOPE)
+class _Sums(NamedTuple):
+    """The totals of a rank's units, slow ones apart from the others, ns."""
+
+    units: int
+    times: list[float]
+    scopes: dict[str, float]
+    outside: float
 
 
-def _rank(rank: int) -> int | None:
-    return None if rank == ABSENT else rank
+def _means(parts: list[_Sums]) -> StepMeans:
+    count = sum(each.units for each in parts)
+    scopes: dict[str, float] = {}
+    for each in parts:
+        for name, ns in each.scopes.items():
+            scopes[name] = scopes.get(name, 0.0) + ns / count
+    times = [sum(column) / count for column in zip(*(each.times for each in parts), strict=True)]
+    outside = sum(each.outside for each in parts) / count
+    step, idle, h2d, forward, backward, optimizer = times
+    return StepMeans(step, idle, h2d, forward, backward, optimizer, scopes, outside)
+
+
+def _groups(rank: np.ndarray, is_slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks of rows in order, and for each row twice its rank's place; + 1 if slow."""
+    firsts = np.flatnonzero(np.r_[True, rank[1:] != rank[:-1]])
+    place = np.repeat(np.arange(len(firsts)), np.diff([*firsts, len(rank)]))
+    return rank[firsts], 2 * place + is_slow
+
+
+def _sums(
+    ranks: np.ndarray, group: np.ndarray, columns: Sequence[np.ndarray]
+) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """Yield the rank of each group, whether its units are slow, their number, and the sums."""
+    counts = np.bincount(group)
+    sums = np.stack([counts, *(np.bincount(group, weights=column) for column in columns)], axis=1)
+    found = np.flatnonzero(counts)
+    keys = zip(ranks[found // 2].tolist(), (found % 2).tolist(), strict=True)
+    yield from zip(keys, sums[found], strict=True)
+
+
+def _gaps(
+    rank: np.ndarray, session: np.ndarray, start: np.ndarray, ns: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the units with a session, by rank, and the time after each unit, ns.
+
+    It is the time up to the next unit of the rank and session. Only the units for which `counts`
+    is true are considered.
+    """
+    gaps = np.zeros(len(ns), np.int64)
+    found = np.flatnonzero(counts & (session >= 0))
+    places = found
+    if (session[1:] < session[:-1]).any():
+        places = found[np.lexsort((session[found], rank[found]))]
+    first, after = places[:-1], places[1:]
+    is_same = (session[first] == session[after]) & (rank[first] == rank[after])
+    between = np.maximum(start[after] - start[first] - ns[first], 0)
+    gaps[first] = np.where(is_same, between, 0)
+    return found, gaps

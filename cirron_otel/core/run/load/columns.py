@@ -12,12 +12,30 @@ from ....errors import TargetError
 from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
-_SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
+SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "unit": UNIT, "part": PART,
     "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
+    ),
+    "scope": (
+        "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
+        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "flags", "gpu_ns",
+        "memory_peak", "device_peak", "reserved_peak",
+    ),
+    "scope_mark": (
+        "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",
+        "has_summaries", "is_listed", "device",
+    ),
+    "scope_snapshot": ("scope_high", "scope_low"),
+    "digested_step": (
+        "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
+        "is_digested",
+    ),
+    "digest": (
+        "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
+        "is_failed", "file", "position",
     ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
@@ -31,7 +49,7 @@ class Columns:
     """The rows of one relation, in the order in which they are added."""
 
     def __init__(self, relation: str) -> None:
-        self.names = tuple(_SCHEMAS[relation])
+        self.names = tuple(SCHEMAS[relation])
         self._rows: list[tuple[Any, ...]] = []
         self._arrays: list[np.ndarray] = []
         self._file: IO[bytes] | None = None

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from ...records.rows import IndexedSpan, shown
+from ..relations import ABSENT
 from .errors import NeedsIndexError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
-_INT64: Final = range(-(2**63), 2**63)
+_INT64: Final = range(ABSENT + 1, 2**63)
 N = TypeVar("N", int, int | None)
 
 
@@ -100,7 +101,7 @@ class LaneSums:
 
 
 def check(number: N) -> N:
-    """Return a number of 64 bits. Raises NeedsIndexError for any other one."""
+    """Return a number of 64 bits that is not `ABSENT`. Raises NeedsIndexError for any other."""
     if number is not None and number not in _INT64:
         raise NeedsIndexError("a number has more than 64 bits")
     return number

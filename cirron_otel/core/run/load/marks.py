@@ -11,14 +11,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from ....semconv import HW_ID, OOM, OVERHEAD_NS
-from ...records.digest_marks import MARK_NAMES, digest_mark
+from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
-from ...records.trace_marks import TRACE_STEP
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
@@ -27,14 +27,14 @@ from .lanes import check
 from .phases import Numbered
 from .tree import ScopeTree
 
-_EVAL: Final = "eval"
-_EPOCH: Final = "epoch"
+EVAL: Final = "eval"
+EPOCH: Final = "epoch"
+_DIGEST: Final = "a digest"
+"""The kind of a mark with a digest; no text that is read is this object."""
 _INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
 MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
-NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
-"""The marks that are compared between ranks and runs, which takes a database."""
 
 
 def has_series(name: str | None) -> bool:
@@ -44,6 +44,15 @@ def has_series(name: str | None) -> bool:
     """
     is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
     return name != OVERHEAD_NS and not is_foreign
+
+
+def forget_digest(mark: IndexedMark) -> None:
+    """Remove the digest of a mark, which is read again if it is compared.
+
+    The digests of tensors take much memory.
+    """
+    if has_digest(mark):
+        mark.kind, mark.value, mark.attrs = _DIGEST, None, msgspec.Raw()
 
 
 class Marks:
@@ -59,8 +68,6 @@ class Marks:
         """The out-of-memory marks."""
         self.of_summary: list[IndexedMark] = []
         """The figures of a run of which only a summary was imported."""
-        self.needs_index = False
-        """Whether there are marks that are compared in a database."""
         self._number = 0
         self._count = 0
         """The number of marks that wait."""
@@ -71,12 +78,17 @@ class Marks:
 
     def add(self, marks: Iterable[IndexedMark]) -> None:
         """Add the marks of a batch."""
-        waiting, number, ids = self._waiting, self._number, []
+        waiting, number, count = self._waiting, self._number, self._count
+        ids: list[str | None] = []
         for mark in marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
+            if mark.name == OVERHEAD_NS and mark.value is not None:
+                continue  # on every scope, and no figure needs it
+            forget_digest(mark)
             detach(mark)
+            count += 1
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
             elif is_summary(mark):
@@ -88,8 +100,8 @@ class Marks:
                 beside.append((number, mark))
         self._number = number
         self._ids.append(hashes_of(ids))
-        self._count += len(ids)
-        if self._count > MOST_WAITING:
+        self._count = count
+        if count > MOST_WAITING:
             raise NeedsIndexError("too many marks wait for their scopes")
 
     def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
@@ -105,7 +117,7 @@ class Marks:
                 self._count -= len(found)
                 self._put(
                     found, unit, each.rank, span.parent_id, 1, (each, span),
-                    is_inner=each.name == _EVAL,
+                    is_inner=each.name == EVAL,
                 )  # fmt: skip
 
     def place_below(
@@ -125,7 +137,7 @@ class Marks:
                     chain[2] = span
                 is_inner, inner = False, by_id.get(each.id)
                 while inner is not None:
-                    is_inner |= inner.name == _EVAL
+                    is_inner |= inner.name == EVAL
                     inner = by_id.get(inner.parent_id)
                 self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
@@ -140,10 +152,10 @@ class Marks:
         *,
         is_inner: bool = False,
     ) -> None:
-        is_eval = any(each is not None and each.name == _EVAL for each in chain)
+        is_eval = any(each is not None and each.name == EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
         for each in chain:
-            if each is not None and each.name == _EPOCH:
+            if each is not None and each.name == EPOCH:
                 epoch, has_epoch = self._texts.token_of(each.index), True
                 break
         around = self._texts.token(outside)
@@ -151,23 +163,19 @@ class Marks:
             name = mark.name
             is_listed = self._plain.get(name)
             if is_listed is None:
-                if name == OVERHEAD_NS and mark.value is not None:
-                    continue
-                is_listed = self._is_listed(number, mark, chain)
+                is_listed = self.is_listed(number, mark, chain)
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
-                epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
+                epoch, int(has_epoch), around, levels, int(is_listed), self.device(mark),
                 int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
-    def _is_listed(
+    def is_listed(
         self, number: int, mark: IndexedMark, chain: Sequence[IndexedSpan | None]
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
         name = mark.name
         is_listed = has_series(name)
-        if name in NEED_INDEX:
-            self.needs_index = True
         if kind_of(name) is not None:
             memory = memory_mark(name, mark.value, mark.attributes)
             if memory is None:
@@ -175,12 +183,12 @@ class Marks:
             self.samples.append((number, mark, memory, chain[0] if chain else None))
             return False
         if name in MARK_NAMES:
-            return is_listed and digest_mark(name, mark.value, mark.attributes) is None
-        if name not in NEED_INDEX and name != OVERHEAD_NS:
+            return mark.kind is not _DIGEST
+        if name != OVERHEAD_NS:
             self._plain[name] = is_listed
         return is_listed
 
-    def _device(self, mark: IndexedMark) -> int:
+    def device(self, mark: IndexedMark) -> int:
         """Return the token of the device that a reading is of."""
         if mark.name is None or not mark.name.startswith("hw."):
             return NO_TEXT
@@ -190,19 +198,8 @@ class Marks:
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""
-        name = self._texts.token_of(mark.name)
         ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
-        value: Any = mark.value if mark.value is not None else mark.value_nonfinite
-        if type(value) is float:
-            return name, ts_ns, DOUBLE, _to_bits(_of_double(value))[0]
-        if type(value) is int and value in _INT64:
-            return name, ts_ns, INTEGER, value
-        if value is None:
-            return name, ts_ns, NOTHING, ABSENT
-        if type(value) is str:
-            is_string = mark.value is not None
-            return name, ts_ns, STRING if is_string else TEXT, self._texts.token_of(value)
-        return name, ts_ns, TEXT, self._texts.token(shown(value))
+        return self._texts.token_of(mark.name), ts_ns, *typed_value(self._texts, mark)
 
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
@@ -254,8 +251,22 @@ class Marks:
             if found is None:
                 break
             span = found[1]
-            is_eval |= span.name == _EVAL
-            if span.name == _EPOCH and not has_epoch:
+            is_eval |= span.name == EVAL
+            if span.name == EPOCH and not has_epoch:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch
+
+
+def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
+    """Return the columns `type` and `value` of a mark."""
+    value: Any = mark.value if mark.value is not None else mark.value_nonfinite
+    if type(value) is float:
+        return DOUBLE, _to_bits(_of_double(value))[0]
+    if type(value) is int and value in _INT64:
+        return INTEGER, value
+    if value is None:
+        return NOTHING, ABSENT
+    if type(value) is str:
+        return STRING if mark.value is not None else TEXT, texts.token_of(value)
+    return TEXT, texts.token(shown(value))

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ...analysis.breakdown import STEP
-from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
@@ -32,7 +31,6 @@ from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
-from .unit_sessions import sessions_of_units
 
 _FORWARD: Final = "forward"
 _Process: TypeAlias = tuple[int | None, int | None]
@@ -43,8 +41,6 @@ MOST_PENDING: Final = 500_000
 
 class Reducer:
     """Reduces spans that are added in the order of the recording; then call `finish`."""
-
-    index: SpoolIndex | None = None
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
@@ -141,7 +137,7 @@ class Reducer:
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
-        return sessions_of_units(self._members, self.texts, units)
+        return self._members.of_block(self.texts, units)
 
     @property
     def noted(self) -> list[NotedSpan]:

@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ....semconv import SESSION
 from ...analysis.breakdown import STEP
-from ...analysis.summary import SessionSummary, State
+from ...analysis.sessions import (
+    HANG_ON_SESSIONS,
+    FoundSession,
+    SessionFinder,
+    closed_session,
+)
+from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedSpan, shown
+from ..relations import ABSENT, Block, Texts
 from .errors import NeedsIndexError
 from .phases import Numbered
 
-_HANG_ON_SESSIONS: Final = ("epoch", "request")
-"""The scopes whose parent is a session even if it was not recorded."""
 _MOST_LEVELS: Final = 64
 _MOST_LISTED: Final = 1000
 
@@ -39,14 +46,8 @@ class Extent:
     """The start, the number and the index of the step that started last."""
 
     def add(self, number: int, span: IndexedSpan) -> None:
-        """Add a span."""
-        self.spans += 1
-        if span.start_ns is not None and (self.first_ns is None or span.start_ns < self.first_ns):
-            self.first_ns = span.start_ns
-        if span.end_ns is not None and (self.last_ns is None or span.end_ns > self.last_ns):
-            self.last_ns = span.end_ns
-        self.ranks.add(span.rank)
-        self.pids.add(span.pid)
+        """Add a span that may be the first one."""
+        self.add_all([(number, span)])
         if self.top is None or number < self.top[0]:
             self.top = number, span.pid, span.start_ns or 0
 
@@ -90,16 +91,6 @@ class LastStep(NamedTuple):
     """Its index."""
     parent: str | None
     """The id of the scope around it, or around the unit that it is inside of."""
-
-
-class FoundSession(NamedTuple):
-    """A session; its number is its place in the list."""
-
-    key: str | None
-    state: State
-    pid: int | None
-    start_ns: int | None
-    end_ns: int | None
 
 
 class ScopeTree:
@@ -155,72 +146,6 @@ class ScopeTree:
         return None
 
 
-class SessionFinder:
-    """Finds the session of each scope, by its chain of parents, or else by process and time."""
-
-    def __init__(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
-        self._tree = tree
-        self.sessions = [*self._closed(), *self._open(is_recorded)]
-        self._numbers = {each.key: number for number, each in enumerate(self.sessions)}
-        self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
-        ordered = sorted(
-            enumerate(self.sessions),
-            key=lambda each: (each[1].start_ns is not None, each[1].start_ns or 0, each[0]),
-        )
-        for number, each in ordered:
-            entry = each.start_ns or 0, number, each.end_ns
-            self._by_pid.setdefault(each.pid, []).append(entry)
-        self._without: dict[int | None, int] = {}
-
-    def _closed(self) -> Iterator[FoundSession]:
-        found = [
-            span for _, span in self._tree.scopes
-            if span.parent_id is None and span.name == SESSION and span.id is not None
-        ]  # fmt: skip
-        for span in sorted(found, key=lambda span: _key(span.id)):
-            error = shown(span.error)
-            state: State = "closed" if error is None else "failed"
-            if error is not None and error.lower().startswith(("incomplete:", "killed:")):
-                state = "killed"
-            yield FoundSession(span.id, state, span.pid, span.start_ns, span.end_ns)
-
-    def _open(self, is_recorded: Callable[[str], bool]) -> Iterator[FoundSession]:
-        first: dict[str, IndexedSpan] = {}
-        for _, span in self._tree.scopes:
-            parent = span.parent_id
-            if parent is None or span.name not in _HANG_ON_SESSIONS or is_recorded(parent):
-                continue
-            known = first.get(parent)
-            if known is None or (
-                span.start_ns is not None
-                and (known.start_ns is None or span.start_ns < known.start_ns)
-            ):
-                first[parent] = span
-        for parent in sorted(first, key=_key):
-            span = first[parent]
-            yield FoundSession(parent, "unfinished", span.pid, span.start_ns, None)
-
-    def of_top(self, key: str | None, pid: int | None, start_ns: int) -> int:
-        """Return the session with a key, or else that of a process at a time."""
-        if key is not None and key in self._numbers:
-            return self._numbers[key]
-        sessions = self._by_pid.get(pid, [])
-        if len(sessions) == 1:
-            return sessions[0][1]
-        place = bisect.bisect_right(sessions, start_ns, key=lambda session: session[0])
-        for _, number, end_ns in reversed(sessions[:place]):
-            if end_ns is None or end_ns >= start_ns:
-                return number
-        if pid not in self._without:
-            self._without[pid] = len(self.sessions)
-            self.sessions.append(FoundSession(None, "none", pid, None, None))
-        return self._without[pid]
-
-    def is_unclear(self, key: str | None, pid: int | None) -> bool:
-        """Return whether the session of units depends on the time of each."""
-        return key not in self._numbers and len(self._by_pid.get(pid, ())) > 1
-
-
 class SessionMembers:
     """The session of each scope, and of the units by the ids of their parents."""
 
@@ -237,7 +162,20 @@ class SessionMembers:
         self._tree, self._units = tree, units
         self._divided: dict[UnitsKey, dict[int, Extent]] = {}
         """The extents by session of units whose session depends on the time of each."""
-        self.finder = finder = SessionFinder(tree, is_recorded)
+        self.finder = finder = SessionFinder(
+            (
+                closed_session(span.id, span.pid, span.start_ns, span.end_ns, shown(span.error))
+                for _, span in tree.scopes
+                if span.parent_id is None and span.name == SESSION and span.id is not None
+            ),
+            (
+                FoundSession(span.parent_id, "unfinished", span.pid, span.start_ns, None)
+                for _, span in tree.scopes
+                if span.name in HANG_ON_SESSIONS
+                and span.parent_id is not None
+                and not is_recorded(span.parent_id)
+            ),
+        )
         tops: list[tuple[int, IndexedSpan | None, UnitsKey, Extent | None]] = [
             (number, span, (span.parent_id, span.pid), None)
             for number, span in tree.scopes
@@ -285,6 +223,20 @@ class SessionMembers:
         """Return the session of the units with a parent and a process."""
         found = self._tree.numbered(key[0])
         return self._of_units.get(key) if found is None else self.of_scope(*found)
+
+    def of_block(self, texts: Texts, units: Block) -> np.ndarray:
+        """Return the number of the session of each unit; -1 for one without a session."""
+
+        def number_of(parent: int, pid: int) -> int:
+            session = self.of_units((texts.text(parent), None if pid == ABSENT else pid))
+            return -1 if session is None else session
+
+        parent, pid = units["parent"], units["pid"]
+        firsts = np.flatnonzero(
+            np.r_[len(parent) > 0, (parent[1:] != parent[:-1]) | (pid[1:] != pid[:-1])]
+        )
+        found = list(map(number_of, parent[firsts].tolist(), pid[firsts].tolist()))
+        return np.repeat(np.array(found, np.int64), np.diff([*firsts, len(parent)]))
 
     def id_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a scope, or of units."""
@@ -346,7 +298,3 @@ class SessionMembers:
 
 def _listed(numbers: set[int | None]) -> list[int]:
     return sorted(number for number in numbers if number is not None)[:_MOST_LISTED]
-
-
-def _key(id_: str | None) -> bytes:
-    return (id_ or "").encode("utf-8", "surrogatepass")

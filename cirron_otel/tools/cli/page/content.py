@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....core.analysis.index import SpoolIndex, id_of
-from ....core.analysis.mark_series import MarkSeries, Point, epoch_starts
-from ....core.analysis.memory_series import DeviceMemory, memory_courses
+import numpy as np
+
+from ....core.analysis.mark_series import MarkSeries, Point
+from ....core.analysis.memory_series import DeviceMemory
 from ....core.analysis.run_report import RunReport
-from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
-from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
-from ....core.analysis.tree import TreeLimits, TreeNode, build_tree
+from ....core.analysis.run_traces import records_at
+from ....core.analysis.summary import SessionSummary, with_processes
 from ....core.records.findings import Finding
+from ....core.run.load.scopes import Scopes
+from ....core.run.relations import ABSENT
 from ....core.run.run import Run
+from ....core.run.step_traces import StepTrace, places_of, step_traces
+from ....core.run.trees import TreeLimits, TreeNode, Trees
 from ....core.spool.reader import SpoolReader
 
 DRAWN_RANKS = 32
@@ -33,13 +37,6 @@ _MOST_EPOCHS = 50
 """If there are more epochs than this, the starts of epochs are not drawn."""
 _TOPS, _BELOW_TOP = 24, 24
 _MARKS = 12
-
-_TOP_SCOPES = """
-SELECT span.id FROM top JOIN span ON span.no = top.no WHERE span.id IS NOT NULL
-ORDER BY span.start_ns, span.no LIMIT ?
-"""
-_COUNT_TOPS = "SELECT count(*) FROM top"
-_NO_TIME = "SELECT count(*) FROM span WHERE start_ns IS NULL OR end_ns IS NULL"
 
 
 @dataclass(slots=True)
@@ -75,29 +72,25 @@ def gather(
     source: str,
     report: RunReport,
     run: Run,
+    scopes: Scopes,
     reader: SpoolReader,
     asked: Sequence[str],
     warnings: list[str],
     findings: Sequence[Finding],
     run_name: str | None = None,
 ) -> RunContent:
-    """Gather the content of a run's page; `run` has an index, and `report` is its report.
+    """Gather the content of a run's page; `report` and `scopes` are those of the run.
 
-    Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no disk
-    space for the index.
+    Raises InputError if an id in `asked` belongs to no scope.
     """
-    index = run.recording.index
-    if index is None:
-        raise ValueError("the run was read without an index: open it with needs_index=True")
     ranks = [each.rank for each in report.ranks if each.steps.steps.times]
-    top_trees = _top_scopes(index)
+    tops = _top_scopes(scopes)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
-    scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
-    limits = TreeLimits(spans=scopes, children=scopes, marks=_MARKS)
-    traces = step_traces(index, ranks[:TRACED_RANKS], asked, limits)
-    trees = [*top_trees, *(trace.step for trace in traces)]
-    ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
-    sessions = sessions_of(index)
+    most = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
+    limits = TreeLimits(spans=most, children=most, marks=_MARKS)
+    traces = step_traces(run.recording, scopes, ranks[:TRACED_RANKS], asked, limits)
+    trees = [*tops, *(trace.step for trace in traces)]
+    sessions = scopes.summaries()
     if isinstance(reader, SpoolReader):
         sessions = with_processes(sessions, reader.paths)
     return RunContent(
@@ -105,21 +98,29 @@ def gather(
         run_name,
         report,
         sessions,
-        sorted(index.sdk_versions),
+        sorted(scopes.sdk_versions),
         _courses(run, report),
-        {
-            each.rank: epoch_starts(index, each.rank, _MOST_EPOCHS)
-            for each in report.ranks[:DRAWN_RANKS]
-        },
+        {each.rank: _epochs(scopes, each.rank) for each in report.ranks[:DRAWN_RANKS]},
         _mark_courses(run, report),
-        list(memory_courses(index, report.memory, DRAWN_DEVICES, _MEMORY_POINTS)),
-        top_trees,
-        max(index.one(_COUNT_TOPS) - len(top_trees), 0),
+        list(run.memory_points(DRAWN_DEVICES, _MEMORY_POINTS)),
+        tops,
+        max(len(scopes.tops) - len(tops), 0),
         traces,
-        records_of(index, reader, ids),
-        [*warnings, *_states(sessions), *_missing(index)],
+        records_at(reader, places_of(scopes, trees)),
+        [*warnings, *_states(sessions), *_missing(scopes)],
         findings,
     )
+
+
+def _epochs(scopes: Scopes, rank: int | None) -> list[int]:
+    """Return the start times of a rank's first epochs, Unix ns."""
+    rows = scopes.rows
+    is_epoch = scopes.column("name")[rows] == scopes.texts.token("epoch")
+    rows = rows[is_epoch]
+    rows = rows[scopes.column("rank")[rows] == (ABSENT if rank is None else rank)]
+    starts = np.unique(scopes.column("start_ns")[rows])
+    first: list[int] = starts[starts != ABSENT][:_MOST_EPOCHS].tolist()
+    return first
 
 
 def _courses(run: Run, report: RunReport) -> list[tuple[int | None, list[Point]]]:
@@ -140,11 +141,16 @@ def _mark_courses(run: Run, report: RunReport) -> list[tuple[MarkSeries, list[Po
     return list(run.mark_points(lambda *key: series.get(key), limit))
 
 
-def _top_scopes(index: SpoolIndex) -> list[TreeNode]:
+def _top_scopes(scopes: Scopes) -> list[TreeNode]:
     """Read each tree separately, so that a tree with many scopes leaves room for the others."""
     limits = TreeLimits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
-    trees = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
-    return [each for each in trees if each is not None]
+    tops = scopes.tops[scopes.id[scopes.tops] >= 0]
+    order = np.argsort(scopes.column("start_ns")[tops], kind="stable")[:_TOPS]
+    found: list[TreeNode] = []
+    for row in tops[order]:
+        trees = Trees(scopes, limits)
+        found += trees.grown(trees.nodes([row]))
+    return found
 
 
 def _states(sessions: list[SessionSummary]) -> list[str]:
@@ -162,6 +168,7 @@ def _states(sessions: list[SessionSummary]) -> list[str]:
     ]
 
 
-def _missing(index: SpoolIndex) -> list[str]:
-    without = index.one(_NO_TIME)
+def _missing(scopes: Scopes) -> list[str]:
+    times = [scopes.column(each)[scopes.rows] for each in ("start_ns", "end_ns")]
+    without = int(((times[0] == ABSENT) | (times[1] == ABSENT)).sum())
     return [f"{without:,} spans without a time: no figure includes them"] if without else []

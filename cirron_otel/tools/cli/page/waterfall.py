@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .... import exactjson
-from ....core.analysis.run_traces import StepTrace, fields_of, scopes_of
-from ....core.analysis.tree import MarkNode, TreeNode
+from ....core.run.step_traces import StepTrace
+from ....core.run.trees import MarkNode, TreeNode, scopes_of
+from ....semconv import COSTS
 from ..text import duration, is_listed, local_moment, size, value_text
 from .charts import placed
 from .element import Content, Element, text_of
 from .parts import Palette, note, rank_name, short, table, took
 
 _MOST_LEVELS = 12
+_FIELDS = (*(field for _, field in COSTS), "thread_id")
 _MOST_FIELDS = 16
 _LONGEST_FIELD = 120
 _MOST_DETAIL = 200_000
@@ -60,6 +62,16 @@ class Details:
                 yield "…", "more attributes"
                 return
             yield name, _value(name, value)
+
+
+def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the costs of a record, then its attributes."""
+    for name in _FIELDS:
+        if record.get(name) is not None:
+            yield name, record[name]
+    attributes = record.get("attrs")
+    if isinstance(attributes, dict):
+        yield from attributes.items()
 
 
 def _value(name: str, value: Any) -> str:

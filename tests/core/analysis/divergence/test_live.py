@@ -33,9 +33,18 @@ from .test_diff import diff, idle
 @contextlib.contextmanager
 def comparison(a: Path, b: Path) -> Iterator[LiveComparison]:
     reader = SpoolReader(a)
-    with open_run(reader, reader, needs_index=True) as run:
+    with open_run(reader, reader) as run:
         assert run.digests is not None
-        yield LiveComparison(run.digests, SpoolReader(b).paths)
+        yield LiveComparison(run.digests, run.dropped_marks, SpoolReader(b).paths)
+
+
+def live_folder(path: Path) -> Path:
+    """A spool beside another one, with its journals, for the pieces of its batches."""
+    folder = path.with_name(f"{path.name}-live")
+    (folder / "spool").mkdir(parents=True, exist_ok=True)
+    if (path / "state").exists() and not (folder / "state").exists():
+        (folder / "state").symlink_to(path / "state")
+    return folder
 
 
 def pieces(path: Path, count: int) -> Iterator[BatchFile]:
@@ -61,11 +70,15 @@ def pieces(path: Path, count: int) -> Iterator[BatchFile]:
                 for each in batch["spans"] if each["name"] == "epoch"
             ]}  # fmt: skip
             data = json.dumps(batch | {"spans": spans, "marks": marks, "otel": otel}).encode()
-            yield dataclasses.replace(file, data=data)
+            time, _, rest = file.name.partition("-")
+            name = f"{int(time) + part:0{len(time)}}-{rest}"
+            written = live_folder(path) / "spool" / name
+            written.write_bytes(data)
+            yield BatchFile(name, written, data)
 
 
 def followed(a: Path, b: Path, count: int = 20) -> tuple[list[Divergence], Any]:
-    with comparison(a, b) as live:
+    with comparison(a, live_folder(b)) as live:
         found = []
         for batch in pieces(b, count):
             live.add(batch)
@@ -106,7 +119,7 @@ def test_difference_is_detected_during_the_epoch(tmp_path: Path) -> None:
     first = session(epochs=1)
     second = changed(first, from_step(12, "grads", "fc.bias"))
     sides = record(tmp_path / "a", first), record(tmp_path / "b", second)
-    with comparison(*sides) as live:
+    with comparison(sides[0], live_folder(sides[1])) as live:
         found = []
         for batch in pieces(sides[1], 30):
             live.add(batch)
@@ -217,7 +230,9 @@ def test_open_scopes_are_forgotten_when_they_end(tmp_path: Path) -> None:
             for each in batch["spans"]
         ]
         batch["otel"]["running"] = running
-        assert list(steps.add(dataclasses.replace(file, data=json.dumps(batch).encode())))
+        steps.add(dataclasses.replace(file, data=json.dumps(batch).encode()))
+    found = list(steps.ended(is_last=True))
+    assert len(found) == 1  # the others of its session follow it
     for key, step in steps.ended(is_last=True):
         steps.take(key, step)
     assert {each.name for each in steps._scopes.values()} == {"epoch"}

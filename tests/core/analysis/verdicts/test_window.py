@@ -30,9 +30,9 @@ def window_of(folder: Path, *ranks: Rank, policy: Any = "run", world: int | None
 
 
 def _window(
-    reader: SpoolReader, needs_index: bool, limits: Thresholds, world: int | None
+    reader: SpoolReader, in_columns: bool, limits: Thresholds, world: int | None
 ) -> StepWindow:
-    with open_run(reader, needs_index=needs_index) as run:
+    with open_run(reader, in_columns=in_columns) as run:
         return run.window(limits, world)
 
 

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from ... import semconv as sc
-from ..records.memory_devices import CPU, device_name, stormlog_backend
+from .memory_devices import CPU, device_name, stormlog_backend
 
 Number = int | float
 Attributes = tuple[tuple[str, str], ...]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.memory_points import INSTRUMENTS, MemoryPoint, memory_points
 from cirron_otel.core.records.memory_marks import memory_mark
+from cirron_otel.core.records.memory_points import INSTRUMENTS, MemoryPoint, memory_points
 from cirron_otel.exactjson import Raw
 from tests.kit.spools.metric_recordings import (
     RECORDINGS,

@@ -1,0 +1,253 @@
+"""Reads a recording whose records are repeated, late or inside each other.
+
+All its records are read into columns first. The result is that of the reducer, whose rules for
+units, parts and marks it uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from ....semconv import OOM, OVERHEAD_NS
+from ...analysis.breakdown import STEP
+from ...analysis.summary import SessionSummary
+from ...records.memory_marks import MemoryMark
+from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
+from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
+from ...spool.reader import BatchFile
+from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, TEXT, Block, Texts
+from .blocks import unit_blocks
+from .lanes import LaneSums
+from .marks import EPOCH, EVAL, Marks, forget_digest
+from .phases import Numbered
+from .places import Place
+from .scopes import Scopes, known
+from .stored_span import StoredSpan
+from .tree import Extent, LastStep, ScopeTree, UnitsKey
+from .unit_builder import NotedSpan, UnitBuilder
+
+_AT_ONCE: Final = 10_000
+_FORWARD: Final = "forward"
+
+
+class Records(Scopes):
+    """The records in columns, and those of which figures need more than columns."""
+
+    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
+        self.marks = Marks(texts)
+        self.summary: list[SummaryValue] = []
+        self._number = 0
+        super().__init__(batches, once=True, texts=texts)
+        self.is_kept = np.zeros(self._number + 1, bool)
+        """Whether the mark with a number counts."""
+        self.is_kept[self.mark_rows + 1] = True
+
+    def _read(self, batch: BatchFile) -> IndexedBatch:
+        rows = super()._read(batch)
+        self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
+        return rows
+
+    def _noted(self, mark: IndexedMark) -> tuple[int, int]:
+        self._number += 1
+        forget_digest(mark)
+        detach(mark)
+        if mark.name == OOM:
+            self.marks.out_of_memory.append((self._number, mark))
+        return int(self.marks.is_listed(self._number, mark, ())), self.marks.device(mark)
+
+    def span(self, row: int) -> StoredSpan:
+        """Return a scope."""
+        text = self.texts.text
+        name, index, *rest = self.values(row)
+        times_and_ids, (error, flags, gpu_ns, memory_peak, *peaks) = rest[:5], rest[5:]
+        start_ns, end_ns, rank, pid, thread_id = map(known, times_and_ids)
+        allocated, reserved = map(known, peaks)
+        return StoredSpan(
+            self.id_of(int(self.id[row])), self.id_of(int(self.parent[row])), text(name),
+            text(index), start_ns, end_ns, pid, rank, thread_id, known(gpu_ns), known(memory_peak),
+            otel=None if error == NO_TEXT else {}, message=text(error), peaks=(allocated, reserved),
+            has_samples=bool(flags & SAMPLED), has_sums=bool(flags & SUMS),
+            has_origin=bool(flags & SUMMARY),
+        )  # fmt: skip
+
+
+class ArrangedRecording:
+    """The relations of a recording, from its records in columns."""
+
+    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
+        """Read the records. Raises the errors of reading them, and TargetError for a full disk."""
+        self.texts = texts
+        self._records = records = Records(batches, texts)
+        self._unit, self._evals = self._units()
+        self.built = UnitBuilder(texts)
+        self.sums = LaneSums()
+        rows = records.rows
+        for first in range(0, len(rows), _AT_ONCE):
+            some = rows[first : first + _AT_ONCE].tolist()
+            self.sums.add([records.span(row) for row in some])
+        ordered = rows[np.argsort(self._unit[rows], kind="stable")]
+        waiting: dict[str | None, list[Numbered]] = {}
+        for unit, of_unit in itertools.groupby(ordered, key=self._unit.__getitem__):
+            by_parent: dict[str | None, list[Numbered]] = waiting if unit < 0 else {}
+            for row in of_unit:
+                if row != unit:
+                    span = records.span(int(row))
+                    by_parent.setdefault(span.parent_id, []).append((int(row) + 1, span))
+            if unit >= 0:
+                span = records.span(int(unit))
+                inside = by_parent.pop(span.id, [])
+                self.built.add(int(unit) + 1, span, inside, by_parent)
+        self.tree = ScopeTree(waiting)
+
+    def _units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the unit that each scope is, or is in, and the number of evaluations around it.
+
+        A unit is the outermost step; -1 is none. A scope is around itself.
+        """
+        records, token = self._records, self.texts.token
+        count, is_counted = len(records.id), np.zeros(len(records.id), bool)
+        is_counted[records.rows] = True
+        names, starts, ends = (records.column(each) for each in ("name", "start_ns", "end_ns"))
+        is_too_long = (ends >= 0) & (starts < 0) & (ends - starts < 0)
+        is_timed = is_counted & (starts != ABSENT) & (ends != ABSENT) & ~is_too_long
+        places = np.arange(count)
+        unit = np.append(np.where(is_timed & (names == token(STEP)), places, -1), -1)
+        evals = np.append((names == token(EVAL)).astype(np.int64), 0)
+        above = np.where((records.above < 0) | (records.above == places), count, records.above)
+        above = np.append(above, count)
+        direct = above
+        for _ in range(count.bit_length() + 1):
+            unit = np.where(unit[above] >= 0, unit[above], unit)
+            evals = evals + evals[above]
+            above = above[above]
+        is_unit = unit[:-1] == places
+        for row in np.flatnonzero(is_unit & (above[:-1] != count)).tolist():
+            is_unit[row] = not _is_in_cycle(row, direct)
+        is_unit = np.append(is_unit, False)
+        return np.where((unit >= 0) & is_unit[unit], unit, -1), evals
+
+    @property
+    def noted(self) -> list[NotedSpan]:
+        """The spans inside units that figures need."""
+        return self.built.noted
+
+    @property
+    def extents(self) -> dict[UnitsKey, Extent]:
+        """The extents of the units, with what is inside them, by parent and process."""
+        return self.built.extents
+
+    def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, or by start, and their parts in order."""
+        return unit_blocks(self.built.units, self.built.parts, by_rank=by_rank)
+
+    def mark_blocks(self) -> Iterator[Block]:
+        """Yield the relation `mark`, in the order of the recording."""
+        records, token = self._records, self.texts.token
+        names, idx, ranks = (
+            np.append(records.column(each), none)
+            for each, none in (("name", ABSENT), ("idx", NO_TEXT), ("rank", ABSENT))
+        )
+        above = np.append(records.above, -1)
+        not_finite = [token(each) for each in ("nan", "inf", "-inf")]
+        for first in range(0, len(records.mark_rows), _AT_ONCE):
+            rows = records.mark_rows[first : first + _AT_ONCE]
+            column = {each: records.mark_column(each)[rows] for each in _MARK_COLUMNS}
+            is_odd = (column["type"] == TEXT) & np.isin(column["value"], not_finite)
+            is_due = (column["name"] != token(OVERHEAD_NS)) | is_odd
+            scope = records.first_by_id[records.mark_scope[rows]]
+            chain = scope, above[scope], above[above[scope]]
+            epoch = np.full(len(rows), NO_TEXT)
+            for each in reversed(chain):
+                epoch = np.where(names[each] == token(EPOCH), idx[each], epoch)
+            unit = self._unit[scope]
+            block = column | {
+                "no": rows + 1,
+                "unit": np.where(unit < 0, ABSENT, unit + 1),
+                "rank": ranks[scope],
+                "is_eval": np.any([names[each] == token(EVAL) for each in chain], axis=0),
+                "epoch": epoch,
+                "on_scope": scope >= 0,
+                "inner_eval": (unit >= 0) & (self._evals[scope] > self._evals[unit]),
+            }
+            yield {name: values[is_due].astype(np.int64) for name, values in block.items()}
+
+    def sessions(self) -> list[SessionSummary]:
+        """Return all sessions in order of their start; those without an id come last."""
+        return self._records.summaries()
+
+    def session_of(self, number: int, units: UnitsKey | None) -> str | None:  # noqa: ARG002
+        """Return the id of the session of a span with a number."""
+        session = int(self._records.session[number - 1])
+        return None if session < 0 else self._records.sessions[session].key
+
+    def unit_sessions(self, units: Block) -> np.ndarray:
+        """Return the number of the session of each unit; -1 for one without a session."""
+        sessions: np.ndarray = self._records.session[units["no"] - 1]
+        return sessions
+
+    def unit_files(self, units: Block) -> list[str]:
+        """Return the name of the batch of each unit."""
+        return self._records.places.files_of(units["no"] - 1)
+
+    def last_step(self, session: str) -> LastStep | None:
+        """Return the step of a session that started last."""
+        records = self._records
+        number = [each.key for each in records.sessions].index(session)
+        rows = records.rows[records.session[records.rows] == number]
+        rows = rows[records.column("name")[rows] == self.texts.token(STEP)]
+        if not len(rows):
+            return None
+        last = rows[np.lexsort((rows, records.column("start_ns")[rows]))[-1]]
+        outer = last if self._unit[last] < 0 else self._unit[last]
+        index = self.texts.text(int(records.column("idx")[last]))
+        return LastStep(index, records.id_of(int(records.parent[outer])))
+
+    def samples(self) -> Iterator[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
+        """Yield the marks about memory, each with the scope that it is on."""
+        records = self._records
+        for no, mark, memory, _ in records.marks.samples:
+            if records.is_kept[no]:
+                row = int(records.first_by_id[records.mark_scope[no - 1]])
+                yield no, mark, memory, None if row < 0 else records.span(row)
+
+    def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
+        """Yield the out-of-memory marks, each with its number."""
+        records = self._records
+        return (each for each in records.marks.out_of_memory if records.is_kept[each[0]])
+
+    def summary_values(self) -> list[SummaryValue]:
+        """Return the figures of a run of which only a summary was imported."""
+        return self._records.summary
+
+    def place_of(self, number: int) -> Place | None:
+        """Return the place of the record of the span with a number."""
+        return self._records.places.of(number - 1)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        records = self._records
+        names = records.column("name")[records.rows]
+        is_forward = (names == self.texts.token(_FORWARD)) & (records.id[records.rows] >= 0)
+        found = records.rows[is_forward]
+        return int(found[0]) + 1 if len(found) else None
+
+    def files(self) -> list[str]:
+        """Return the names of the batches."""
+        return self._records.places.names
+
+
+_MARK_COLUMNS: Final = ("name", "ts_ns", "type", "value", "is_listed", "device")
+
+
+def _is_in_cycle(row: int, above: np.ndarray) -> bool:
+    """Return whether a scope is around itself; `above` has the scope around each scope."""
+    seen: set[int] = set()
+    at = int(above[row])
+    while at != row and at not in seen:
+        seen.add(at)
+        at = int(above[at])
+    return at == row
