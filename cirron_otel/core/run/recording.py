@@ -48,7 +48,10 @@ class Recording(Protocol):
         """The extents of the units, with what is inside them, by parent and process."""
 
     def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
-        """Yield the units by rank, start and number, and the parts of these units in order."""
+        """Yield the units by rank, start and number, and the parts of these units in order.
+
+        Figures release what they keep of a rank when a higher rank follows.
+        """
 
     def mark_blocks(self) -> Iterator[Block]:
         """Yield the marks, in any order."""
