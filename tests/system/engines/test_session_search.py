@@ -1,4 +1,4 @@
-"""DuckDB finds the runs of batches that do not name their session, as Python does."""
+"""The runs of batches that do not name their session are the same in tables and in a spool."""
 
 from __future__ import annotations
 
