@@ -18,42 +18,30 @@ _NOT_ENDED: Final = (OPEN, UNFINISHED)
 
 
 @dataclass(slots=True)
-class RunPart:
-    """The batches of a run in one spool."""
-
-    place: str
-    names: frozenset[str]
-
-
-@dataclass(slots=True)
 class CataloguedRun:
     """A run, its parts, and the values of the requested keys; a lookup of its batches."""
 
     run: Run
     """Without the names of its batches and without its resource."""
-    parts: list[RunPart]
+    parts: list[tuple[str, frozenset[str]]]
+    """The spools that have batches of the run, and the names of these batches."""
     values: dict[str, Values]
     """The values of each key in the resources of the run's sessions."""
-    is_mergeable: bool
 
     def read(self, name: str, *, check: bool = True) -> BatchFile | None:
         """Return a batch of the run; None if it cannot be read."""
-        for part in self.parts:
-            if name in part.names:
-                return SpoolReader(part.place).read(name, check=check)
-        return None
+        places = (place for place, names in self.parts if name in names)
+        place = next(places, None)
+        return None if place is None else SpoolReader(place).read(name, check=check)
 
     def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of all parts, without listing the directories again.
 
         A batch that disappeared is left out.
         """
-        for part in self.parts:
-            reader = SpoolReader(part.place)
-            for name in sorted(part.names):
-                batch = reader.read(name)
-                if batch is not None:
-                    yield batch
+        for place, names in self.parts:
+            batches = map(SpoolReader(place).read, sorted(names))
+            yield from (batch for batch in batches if batch is not None)
 
 
 @dataclass(slots=True)
@@ -88,22 +76,18 @@ class RunCatalogue:
         for run in spool.runs:
             resources = [spool.resources.get(session, {}) for session in run.sessions]
             values = {key: values_of(key, resources) for key in self.keys}
-            part = RunPart(directory, run.batches)
-            is_mergeable = run.is_recorded or is_id(run.id)
             outlined = replace(run, batches=frozenset(), resource={})
-            self._add(CataloguedRun(outlined, [part], values, is_mergeable))
-
-    def _add(self, added: CataloguedRun) -> None:
-        key = added.run.id if added.is_mergeable else f"{len(self._runs)} {added.run.id}"
-        known = self._runs.get(key)
-        if known is None:
-            self._runs[key] = added
-            return
-        known.parts += added.parts
-        known.run = _merged(known.run, added.run)
-        for name, values in added.values.items():
-            new = (value for value in values if value not in known.values[name])
-            known.values[name] = (*known.values[name], *new)
+            is_mergeable = run.is_recorded or is_id(run.id)
+            key = run.id if is_mergeable else f"{len(self._runs)} {run.id}"
+            added = CataloguedRun(outlined, [(directory, run.batches)], values)
+            known = self._runs.setdefault(key, added)
+            if known is added:
+                continue
+            known.parts += added.parts
+            known.run = _merged(known.run, outlined)
+            for name, found in values.items():
+                new = (value for value in found if value not in known.values[name])
+                known.values[name] = (*known.values[name], *new)
 
     def runs(self) -> Iterator[CataloguedRun]:
         """Yield the runs in the range of time, in order of their start.
@@ -111,21 +95,16 @@ class RunCatalogue:
         A run without a start is in every range.
         """
         self.outside = 0
-        for each in sorted(self._runs.values(), key=_order):
-            if self._is_inside(each.run.start_ns):
-                yield each
-            else:
-                self.outside += 1
-
-    def _is_inside(self, start_ns: int | None) -> bool:
-        if start_ns is None:
-            return True
         since, until = self.since_ns, self.until_ns
-        return (since is None or start_ns >= since) and (until is None or start_ns < until)
-
-
-def _order(catalogued: CataloguedRun) -> tuple[int, str]:
-    return catalogued.run.start_ns or 0, catalogued.run.id
+        for each in sorted(self._runs.values(), key=lambda each: each.run.order):
+            start_ns = each.run.start_ns
+            if start_ns is not None and (
+                (since is not None and start_ns < since)
+                or (until is not None and start_ns >= until)
+            ):
+                self.outside += 1
+            else:
+                yield each
 
 
 def _merged(one: Run, other: Run) -> Run:

@@ -38,16 +38,6 @@ from .sessions import OutlinedBatch, SessionSearch
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
 
-def moment(time_ns: int | None) -> str:
-    """Format wall-clock nanoseconds as local time with the zone, and None as an empty string."""
-    return "" if time_ns is None else local_moment(time_ns)
-
-
-def seconds(duration_ns: int | None) -> str:
-    """Format nanoseconds as seconds, and None as an empty string."""
-    return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
-
-
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return an HTML table of escaped strings; `heads` are the column titles."""
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
@@ -103,6 +93,11 @@ class Run:
         return document
 
     @property
+    def order(self) -> tuple[int, str]:
+        """The key of the order by start."""
+        return self.start_ns or 0, self.id
+
+    @property
     def outcome(self) -> str:
         """The status, with the cause of a failure if it is known."""
         return self.status if self.cause is None else f"{self.status} ({self.cause})"
@@ -112,8 +107,10 @@ class Run:
         ranks = ", ".join(map(str, self.ranks[:_MOST_RANKS_SHOWN]))
         more = self.rank_count - _MOST_RANKS_SHOWN
         return (
-            self.id[:SHORT_ID_DIGITS], self.name, self.outcome, moment(self.start_ns),
-            seconds(self.duration_ns), ranks + (f" and {more:,} more" if more > 0 else ""),
+            self.id[:SHORT_ID_DIGITS], self.name, self.outcome,
+            "" if self.start_ns is None else local_moment(self.start_ns),
+            "" if self.duration_ns is None else f"{self.duration_ns / SECOND_NS:.3f} s",
+            ranks + (f" and {more:,} more" if more > 0 else ""),
             str(self.steps), self.script or "",
         )  # fmt: skip
 
@@ -209,7 +206,7 @@ def runs_of(
     without |= _add_foreign(foreign, runs)
     summaries = [_run(each) for each in runs]
     return SpoolRuns(
-        sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)),
+        sorted(summaries, key=lambda run: run.order),
         frozenset(without),
         {each.id: each.resource for each in sessions.values()},
     )

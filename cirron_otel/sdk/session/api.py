@@ -73,7 +73,7 @@ def _summary(directory: str | os.PathLike[str] | None, wanted: str | None) -> Fl
     from ...core.analysis.run_selection import choose_run  # noqa: PLC0415
     from ...core.analysis.verdicts.flat import flat_summary  # noqa: PLC0415
     from ...core.analysis.verdicts.thresholds import thresholds_of  # noqa: PLC0415
-    from ...core.run.diagnosing import diagnose_batches  # noqa: PLC0415
+    from ...core.run.opening import diagnose_batches  # noqa: PLC0415
 
     profiler = active.profiler or active.last
     if directory is None and profiler is not None and profiler.run is not None:

@@ -248,7 +248,7 @@ def _breakdown(run: _Run) -> Breakdown:
 def _primary(run: _Run) -> Verdict:
     """Return the primary verdict on the run."""
     from ...core.analysis.verdicts.thresholds import thresholds_of
-    from ...core.run.diagnosing import diagnose_batches
+    from ...core.run.opening import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     return diagnose_batches(SpoolReader(run.source), thresholds_of("run")).primary

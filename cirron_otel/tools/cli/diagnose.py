@@ -148,7 +148,7 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
     from ...core.analysis.run_selection import ALL, all_runs
     from ...core.analysis.verdicts.diagnosis import diagnose
     from ...core.run.choosing import open_chosen_run
-    from ...core.run.diagnosing import diagnose_batches
+    from ...core.run.opening import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run

@@ -250,8 +250,8 @@ def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
         root = tmp_path / str(count)
         writer = SpoolWriter(root, max_bytes=None, durable=False)
         for number in range(count):
-            first = number * 200
-            spans = [span(first + n, 10**6) for n in range(200)]
+            first = number * 50
+            spans = [span(first + n, 10**6) for n in range(50)]
             writer.write(encoded(made(number, spans=spans)))
         reader = SpoolReader(root)
         tracemalloc.start()

@@ -38,7 +38,6 @@ PRELOADED = (
     "cirron_otel.core.analysis.verify",
     "cirron_otel.core.run.choosing",
     "cirron_otel.core.run.compared_run",
-    "cirron_otel.core.run.diagnosing",
     "cirron_otel.core.run.load.blocks",
     "cirron_otel.core.run.load.arranged",
     "cirron_otel.core.run.report",

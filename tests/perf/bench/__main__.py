@@ -13,15 +13,16 @@ MODULES = {
     "json": "json_cost", "sdk": "sdk", "launcher": "launcher_cost", "trainers": "trainer_cost",
     "sampling": "sampling_cost",
     "snapshots": "snapshots", "digests": "digest_cost", "stormlog": "stormlog_cost",
-    "report": "report_cost", "diagnose": "diagnose_cost", "traceml": "traceml_cost",
-    "dgrr": "dgrr_cost",
+    "report": "report_cost", "figures": "figures_cost", "diagnose": "diagnose_cost",
+    "traceml": "traceml_cost", "dgrr": "dgrr_cost",
     "columns": "columns_cost", "engines": "engines_cost", "sklearn": "sklearn_cost",
     "storage": "storage_cost", "targets": "targets_cost", "collector": "collector_load",
 }  # fmt: skip
 """By the section: its module, which has `section` and the sizes `TINY`."""
 SECTIONS = (
     "conversion", "json", "shapes", "sdk", "launcher", "torch", "trainers", "sampling", "snapshots",
-    "digests", "stormlog", "report", "diagnose", "traceml", "dgrr", "columns", "engines", "sklearn",
+    "digests", "stormlog", "report", "figures", "diagnose", "traceml", "dgrr", "columns", "engines",
+    "sklearn",
     "storage", "targets", "collector",
 )  # fmt: skip
 """In the order in which they run."""

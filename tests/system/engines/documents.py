@@ -14,10 +14,9 @@ from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
 from cirron_otel.core.run.compared_run import ComparedRun, compared_run
-from cirron_otel.core.run.diagnosing import diagnose_batches
 from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
-from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.opening import diagnose_batches, open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run

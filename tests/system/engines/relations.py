@@ -21,6 +21,7 @@ from cirron_otel.core.run.load.tree import Extent
 from cirron_otel.core.run.opening import reduced
 from cirron_otel.core.run.recording import Recording
 from cirron_otel.core.run.relations import ABSENT, MARK, PART, UNIT, Block, Texts, rows
+from cirron_otel.core.run.step_table import StepTable
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
@@ -83,6 +84,7 @@ def document_of(recording: Recording) -> dict[str, Any]:
     """All relations, and the sums, scopes and sessions of a recording."""
     found = _Described(recording)
     units, parts, sessions = found.units()
+    table = StepTable(recording, {name: name for name in recording.files()})
     return {
         "units": units,
         "parts": parts,
@@ -107,6 +109,7 @@ def document_of(recording: Recording) -> dict[str, Any]:
         "summary": sorted(recording.summary_values(), key=repr),
         "files": list(recording.files()),
         "first_forward": found.first_forward(),
+        "table": [repr(row) for row in (table.columns, *table.rows())],
     }
 
 

@@ -16,7 +16,6 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
-from cirron_otel.core.run.step_table import StepTable
 from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
@@ -128,25 +127,6 @@ def test_reports_of_these_relations_are_equal(seed: int | None, tmp_path: Path) 
     add(tmp_path / "c", files)
     with engine_recording(tmp_path / "c") as recording:
         assert report_of(Run(recording, RunFiles.of(reader))).to_json() == expected
-
-
-@pytest.mark.parametrize("seed", [0, 3, *TREES[2:], None], ids=str)
-def test_the_table_of_steps_is_equal(seed: int | None, tmp_path: Path) -> None:
-    """In blocks of a few units, in which not every name occurs, and read in both other ways."""
-    files = training(ranks=3, steps=40)
-    if seed is not None:
-        files = random_spool(seed) if seed in TREES[2:] else storable(run_spool(seed))
-    reader, tables = reader_of(files, tmp_path / "s"), []
-    add(tmp_path / "c", files)
-    runs = {batch.name: batch.name[-9:] for batch in reader}
-    with engine_recording(tmp_path / "c") as recording:
-        table = StepTable(recording, runs)
-        tables.append((table.columns, list(table.rows())))
-    for needs_index in (False, True):
-        with open_run(reader, reader, needs_index=needs_index) as run:
-            table = StepTable(run.recording, runs)
-            tables.append((table.columns, list(table.rows())))
-    assert repr(tables[0]) == repr(tables[1]) == repr(tables[2])
 
 
 def engine_blocks(folder: Path) -> list[Any]:
