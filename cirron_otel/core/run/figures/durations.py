@@ -12,6 +12,7 @@ from ...analysis.breakdown import MOST_WARM_UP, PhaseFigures
 EXACT = 100_000
 """The number of durations up to which medians and percentiles are exact (docs/report.md)."""
 _AT_ONCE = 1 << 16
+_FEW = 1 << 12
 _SHIFT = 45
 """The low bits of a double that a range does not distinguish: 128 ranges for each power of 2."""
 _OFFSET = (1023 << 7) - 1
@@ -107,9 +108,9 @@ def _middle(place: int) -> int:
 
 
 def figures_of(named: Sequence[tuple[str, Durations]]) -> list[PhaseFigures]:
-    """Return the figures of several durations; of equal numbers of them together."""
+    """Return the figures of several durations; of few, equal numbers of them together."""
     counts = {each.count for _, each in named}
-    if len(counts) != 1 or max(counts) > EXACT:
+    if len(counts) != 1 or max(counts) > min(EXACT, _FEW):
         return [each.figures(name) for name, each in named]
     (count,) = counts
     if not count:

@@ -110,7 +110,9 @@ class Columns:
         self.seal()
         width = len(self.names)
         if self._file is None:
-            return np.concatenate([np.zeros((0, width), np.int64), *self._arrays])
+            if len(self._arrays) != 1:
+                self._arrays = [np.concatenate([np.zeros((0, width), np.int64), *self._arrays])]
+            return self._arrays[0]
         self._spill()
         return np.memmap(self._file, np.int64, "r", shape=(self._in_file, width))
 
