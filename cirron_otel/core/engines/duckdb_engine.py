@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -294,18 +293,6 @@ class DuckDBEngine(SqlEngine):
         with self._errors():
             self._connection.execute(statement)
 
-    def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order."""
-        return self._run(self.sql(expression))
-
-    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
-        """Yield the columns of some rows of an expression, in its order; at least one row."""
-        with self._errors():
-            rows = self._connection.cursor().sql(self.sql(expression))
-            for batch in rows.to_arrow_reader(_FETCHED):
-                if batch.num_rows:
-                    yield tuple(map(_values, batch.columns))
-
     def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of an expression, in its order, as record batches of about `size`."""
         with self._errors():
@@ -363,17 +350,6 @@ class DuckDBEngine(SqlEngine):
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a relation."""
     return pa.schema([(name, _TYPES[type_]) for name, type_ in schema.items()])
-
-
-def _values(column: pa.Array) -> Sequence[Any]:
-    """Return the values of a column."""
-    is_whole = column.null_count == 0
-    if is_whole and column.type in (pa.int64(), pa.float64()):
-        code = "q" if column.type == pa.int64() else "d"
-        values = array(code, memoryview(column.buffers()[1]).cast("B").tobytes())
-        return values[column.offset : column.offset + len(column)].tolist()
-    some: list[Any] = column.to_pylist()
-    return some
 
 
 def _quoted(text: str) -> str:

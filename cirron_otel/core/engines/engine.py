@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from itertools import islice
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import ibis
@@ -92,15 +91,13 @@ class SqlEngine(ABC):
         """Create a temporary table from a query."""
 
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order."""
+        """Yield the rows of an expression, in its order. There are few."""
+        return self.streamed(expression)
+
+    def streamed(self, expression: Table) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of an expression, in its order, of which there may be many."""
         for batch in self.record_batches(expression, _AT_ONCE):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
-        """Yield the columns of some rows of an expression, in its order; at least one row."""
-        rows = self.rows(expression)
-        while some := list(islice(rows, _AT_ONCE)):
-            yield tuple(zip(*some, strict=True))
 
     @abstractmethod
     def record_batches(self, expression: Table, size: int) -> Iterator[Any]:

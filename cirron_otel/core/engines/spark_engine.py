@@ -212,7 +212,7 @@ class SparkEngine(SqlEngine):
                 yield pa.ipc.read_record_batch(pa.py_buffer(batches.next()), schema)
 
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order. There are few: the driver has them all."""
+        """Yield the rows of an expression, in its order. The driver has them all."""
         with _errors():
             table = self._session.sql(self.sql(expression)).toArrow()
         for batch in table.to_batches():

@@ -35,7 +35,6 @@ _SAMPLES: Final = (
     " FROM sample ORDER BY file, position"
 )
 _MARK: Final = ("no", "span", "name", "ts_ns", *_VALUE)
-_AT_ONCE: Final = 10_000
 _END: Final[tuple[int, Any]] = (1 << 63, None)
 _Row: TypeAlias = tuple[Any, ...]
 """A row of some columns, of which the first ones are those of `_MARK`."""
@@ -143,7 +142,9 @@ class EngineMarks:
     def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
         """Yield the out-of-memory marks, each with its number."""
         mark = self._run.mark
-        for row in self._rows(_plain(mark.filter(has_name(mark.name, OOM))).order_by("mark_no")):
+        for row in self._engine.streamed(
+            _plain(mark.filter(has_name(mark.name, OOM))).order_by("mark_no")
+        ):
             yield row[0], _mark_of(row)
 
     def samples(self) -> Iterator[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
@@ -155,7 +156,7 @@ class EngineMarks:
         scopes = self._engine.store(scopes)
         joined = marks.left_join(scopes, marks.mark_span == scopes.id)
         rows = joined.select(marks, *(scopes[name] for name in SPAN)).order_by("mark_no")
-        for row, memory in self._memory(self._rows(rows)):
+        for row, memory in self._memory(self._engine.streamed(rows)):
             scope = row[len(_MARK) :]
             yield row[0], _mark_of(row), memory, None if scope[0] is None else span_of(scope)
 
@@ -163,7 +164,7 @@ class EngineMarks:
     def _sample_numbers(self) -> np.ndarray:
         if self._memory_marks is None:
             return np.empty(0, np.int64)
-        rows = self._rows(self._memory_marks.order_by("mark_no"))
+        rows = self._engine.streamed(self._memory_marks.order_by("mark_no"))
         return np.fromiter((row[0] for row, _ in self._memory(rows)), np.int64)
 
     @cached_property
@@ -196,10 +197,6 @@ class EngineMarks:
         """Yield the marks about memory of the odd batches, by number."""
         for batch, place, *fields in self._run.index.rows(_SAMPLES):
             yield batch * PLACES + place, MemoryMark(*fields)
-
-    def _rows(self, expression: Table) -> Iterator[_Row]:
-        for batch in self._engine.record_batches(expression, _AT_ONCE):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _plain(mark: Table) -> Table:

@@ -15,6 +15,7 @@ from ..load.tree import Extent, ScopeTree, SessionMembers, UnitsKey
 from ..relations import Block, Texts
 from .inside import UnitScopes
 from .noted import PlacedSpan
+from .sums import by_process
 
 _UNIT: Final = ("no", "parent", "pid", "rank", "start_ns", "end_ns", "idx")
 
@@ -60,13 +61,7 @@ class EngineMembers(SessionMembers):
         inside = self._inside.inside
         placed = inside.inner_join(step, inside.unit == step.no)
         placed = placed.select(number=inside.no, parent=step.parent, pid=step.pid, unit=step.no)
-        spans = span.inner_join(placed, span.no == placed.number).select(
-            placed.parent, placed.pid, placed.unit, rank=span.rank, process=span.pid,
-            start=span.start_ns, end=span.end_ns,
-        )  # fmt: skip
-        groups = spans.group_by("parent", "pid", "unit", "rank", "process").agg(
-            count=spans.count(), first=spans.start.min(), last=spans.end.max()
-        )
+        groups = by_process(span, placed, "parent", "pid", "unit")
         for parent, pid, no, rank, process, count, first, last in self._engine.rows(groups):
             if no in sessions:
                 extent = self._extent((parent, pid), sessions[no])

@@ -9,7 +9,6 @@ from ...engines.engine import SPAN, SqlEngine, Table
 from ..load.stored_span import StoredSpan
 
 COLUMNS: Final = len(SPAN)
-_AT_ONCE: Final = 10_000
 
 
 class ReadSpan(NamedTuple):
@@ -22,9 +21,8 @@ class ReadSpan(NamedTuple):
 
 def read_spans(engine: SqlEngine, expression: Table) -> Iterator[ReadSpan]:
     """Yield the rows of an expression whose first columns are those of `span`."""
-    for batch in engine.record_batches(expression, _AT_ONCE):
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield ReadSpan(row[0], span_of(row), row[COLUMNS:])
+    for row in engine.streamed(expression):
+        yield ReadSpan(row[0], span_of(row), row[COLUMNS:])
 
 
 def span_of(row: tuple[Any, ...]) -> StoredSpan:

@@ -104,15 +104,22 @@ def _inside(
             continue
         joined = spans.inner_join(key, spans.unit == key.no)
         placed = joined.select(number=spans.no, parent=key.parent, pid=key.pid)
-        of_spans = span.inner_join(placed, span.no == placed.number).select(
-            placed.parent, placed.pid, rank=span.rank, process=span.pid, start=span.start_ns,
-            end=span.end_ns,
-        )  # fmt: skip
-        groups = of_spans.group_by("parent", "pid", "rank", "process").agg(
-            spans=of_spans.count(), start=of_spans.start.min(), end=of_spans.end.max()
-        )
-        for *keys, count, start, end in engine.rows(groups):
+        for *keys, count, start, end in engine.rows(by_process(span, placed, "parent", "pid")):
             yield *keys, count if is_counted else 0, start, end
+
+
+def by_process(span: Table, placed: Table, *keys: str) -> Table:
+    """Return the numbers and times of spans by columns of `placed`, and by rank and process.
+
+    `placed` has the number of each span in the column `number`.
+    """
+    found = span.inner_join(placed, span.no == placed.number).select(
+        *(placed[key] for key in keys), rank=span.rank, process=span.pid, start=span.start_ns,
+        end=span.end_ns,
+    )  # fmt: skip
+    return found.group_by(*keys, "rank", "process").agg(
+        spans=found.count(), start=found.start.min(), end=found.end.max()
+    )
 
 
 def _join(
