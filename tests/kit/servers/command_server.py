@@ -38,8 +38,9 @@ PRELOADED = (
     "cirron_otel.core.analysis.verify",
     "cirron_otel.core.run.choosing",
     "cirron_otel.core.run.compared_run",
-    "cirron_otel.core.run.load.blocks",
     "cirron_otel.core.run.load.arranged",
+    "cirron_otel.core.run.load.blocks",
+    "cirron_otel.core.run.perfetto",
     "cirron_otel.core.run.report",
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
@@ -342,11 +343,8 @@ def take_streams() -> None:
 
 if __name__ == "__main__":
     for module in sys.argv[2:]:
-        try:
+        with contextlib.suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(module)
-        except ImportError as error:  # of an extra that is not installed
-            if str(error.name).startswith("cirron_otel"):
-                raise
     gc.freeze()
     sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
     __file__ = sys.argv[0]
