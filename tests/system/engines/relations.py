@@ -216,4 +216,5 @@ def _extent(each: Extent) -> tuple[Any, ...]:
 
 
 def _mark(mark: Any) -> tuple[Any, ...]:
-    return mark.span_id, mark.name, shown(mark.value), mark.ts_ns
+    value = mark.value if mark.value is not None else mark.value_nonfinite
+    return mark.span_id, mark.name, shown(value), mark.ts_ns

@@ -7,6 +7,7 @@ looked up after the last batch.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -261,7 +262,7 @@ class Marks:
 def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
     """Return the columns `type` and `value` of a mark."""
     value: Any = mark.value if mark.value is not None else mark.value_nonfinite
-    if type(value) is float:
+    if type(value) is float and math.isfinite(value):
         return DOUBLE, _to_bits(_of_double(value))[0]
     if type(value) is int and value in _INT64:
         return INTEGER, value
