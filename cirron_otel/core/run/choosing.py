@@ -18,7 +18,7 @@ from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
-from .load.errors import NeedsIndexError
+from .load.errors import NotReducibleError
 from .load.reducer import Reducer
 from .opening import open_run
 from .relations import Texts
@@ -99,7 +99,7 @@ class _Guess:
         if self._reducer is not None:
             try:
                 self._reducer.add_rows(batch.name, rows, batch.data)
-            except NeedsIndexError:
+            except NotReducibleError:
                 self._reducer = None
 
     def _is_wanted(self, key: str, outline: RunBatchOutline) -> bool:
@@ -113,6 +113,6 @@ class _Guess:
             return None
         try:
             reducer.finish()
-        except NeedsIndexError:
+        except NotReducibleError:
             return None
         return reducer

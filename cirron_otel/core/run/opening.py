@@ -10,7 +10,7 @@ from ..analysis.verdicts.thresholds import Thresholds
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
 from .load.arranged import ArrangedRecording
-from .load.errors import NeedsIndexError
+from .load.errors import NotReducibleError
 from .load.reducer import Reducer
 from .recording import Recording
 from .relations import Texts
@@ -45,7 +45,7 @@ def reduced(batches: Iterable[BatchFile]) -> Recording | None:
         for batch in batches:
             reducer.add_batch(batch)
         reducer.finish()
-    except NeedsIndexError:
+    except NotReducibleError:
         return None
     return reducer
 

@@ -21,7 +21,7 @@ from .relations import Block, Texts
 class Recording(Protocol):
     """The relations of a run, read in blocks as often as needed.
 
-    The reducer, the index, and each engine provide one, and all are equal.
+    The reducer, `load.arranged`, and each engine provide one, and all are equal.
     """
 
     texts: Texts

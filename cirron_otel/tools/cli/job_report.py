@@ -71,7 +71,7 @@ class JobReport:
     def result(self) -> RunReport:
         """End the thread, and return the report. Raises the errors of reading a spool."""
         from ...core.run.files import RunFiles
-        from ...core.run.load.errors import NeedsIndexError
+        from ...core.run.load.errors import NotReducibleError
         from ...core.run.report import report_of
         from ...core.run.run import Run
         from ...core.spool.reader import SpoolReader
@@ -83,7 +83,7 @@ class JobReport:
         if self._reducer is not None:
             try:
                 self._reducer.finish()
-            except NeedsIndexError:
+            except NotReducibleError:
                 return report_of_all(self._batches)
             files = RunFiles.of(SpoolReader(self._batches.paths.root))
             return report_of(Run(self._reducer, files, slowest=0))

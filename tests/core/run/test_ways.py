@@ -9,7 +9,7 @@ import pytest
 
 from cirron_otel.core.run.load import columns, reducer
 from cirron_otel.core.run.load.arranged import ArrangedRecording
-from cirron_otel.core.run.load.errors import NeedsIndexError
+from cirron_otel.core.run.load.errors import NotReducibleError
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
@@ -58,7 +58,7 @@ def reasons(files: Files, folder: Path) -> str:
         for batch in written(folder, files):
             found.add_batch(batch)
         found.finish()
-    except NeedsIndexError as error:
+    except NotReducibleError as error:
         return str(error)
     return ""
 

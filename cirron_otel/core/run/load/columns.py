@@ -10,7 +10,7 @@ import numpy as np
 
 from ....errors import TargetError
 from ..relations import PART, UNIT, Block
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 
 SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "unit": UNIT, "part": PART,
@@ -57,27 +57,27 @@ class Columns:
         self.count = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
-        """Add a row. Raises NeedsIndexError if a value has more than 64 bits."""
+        """Add a row. Raises NotReducibleError if a value has more than 64 bits."""
         self._rows.append(row)
         self.count += 1
         if len(self._rows) >= _UNSEALED:
             self.seal()
 
     def add_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add rows. Raises NeedsIndexError if a value has more than 64 bits."""
+        """Add rows. Raises NotReducibleError if a value has more than 64 bits."""
         self._rows += rows
         self.count += len(rows)
         if len(self._rows) >= _UNSEALED:
             self.seal()
 
     def seal(self) -> None:
-        """Convert the last rows. Raises NeedsIndexError like `add`."""
+        """Convert the last rows. Raises NotReducibleError like `add`."""
         if not self._rows:
             return
         try:
             array = np.array(self._rows, np.int64)
         except OverflowError:
-            raise NeedsIndexError("a number has more than 64 bits") from None
+            raise NotReducibleError("a number has more than 64 bits") from None
         self._rows.clear()
         self.append(array)
 

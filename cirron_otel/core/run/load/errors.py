@@ -1,5 +1,5 @@
-"""The error of recordings that the reducer cannot read alone."""
+"""The error of recordings that the reducer cannot read."""
 
 
-class NeedsIndexError(Exception):
-    """The recording must be read through a database; the message is the reason."""
+class NotReducibleError(Exception):
+    """All records must be read into columns first; the message is the reason."""

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 
 
 def hashes_of(ids: Iterable[str | None]) -> np.ndarray:
     """Return a hash of each id; 0 for a missing one.
 
-    Raises NeedsIndexError for an id of which the hash is 0, such as an empty text.
+    Raises NotReducibleError for an id of which the hash is 0, such as an empty text.
     """
     known = list(ids)
     hashes = np.fromiter((hash(each) if each is not None else 0 for each in known), np.int64)
     if (hashes == 0).sum() != known.count(None):
-        raise NeedsIndexError("an id has the hash of a missing one")
+        raise NotReducibleError("an id has the hash of a missing one")
     return hashes
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from ...records.rows import IndexedSpan, shown
 from ..relations import ABSENT
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
@@ -101,9 +101,9 @@ class LaneSums:
 
 
 def check(number: N) -> N:
-    """Return a number of 64 bits that is not `ABSENT`. Raises NeedsIndexError for any other."""
+    """Return a number of 64 bits that is not `ABSENT`. Raises NotReducibleError for any other."""
     if number is not None and number not in _INT64:
-        raise NeedsIndexError("a number has more than 64 bits")
+        raise NotReducibleError("a number has more than 64 bits")
     return number
 
 

@@ -22,7 +22,7 @@ from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 from .hashes import has_repeated, hashes_of
 from .lanes import check
 from .phases import Numbered
@@ -103,7 +103,7 @@ class Marks:
         self._ids.append(hashes_of(ids))
         self._count = count
         if count > MOST_WAITING:
-            raise NeedsIndexError("too many marks wait for their scopes")
+            raise NotReducibleError("too many marks wait for their scopes")
 
     def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
         """Place the marks on a unit, and on the scopes directly inside it."""
@@ -205,15 +205,15 @@ class Marks:
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
 
-        Raises NeedsIndexError for a mark that came after its unit, or that occurs twice.
+        Raises NotReducibleError for a mark that came after its unit, or that occurs twice.
         """
         if has_repeated(self._ids):
-            raise NeedsIndexError("a mark occurs twice")
+            raise NotReducibleError("a mark occurs twice")
         for id_, marks in self._waiting.items():
             found = tree.numbered(id_)
             if found is None:
                 if id_ is not None and is_recorded(id_):
-                    raise NeedsIndexError("a mark came after the unit that it is in")
+                    raise NotReducibleError("a mark came after the unit that it is in")
                 self._put(marks, ABSENT, None, None, 0, ())
                 continue
             chain: list[IndexedSpan | None] = [found[1]]

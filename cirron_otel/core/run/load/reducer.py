@@ -1,10 +1,10 @@
-"""Reduces the batches of a recording to its relations in one pass, without a database.
+"""Reduces the batches of a recording to its relations in one pass.
 
 A scope is recorded when it ends, so its children precede it, or follow it soon: a step may end with
 its last phase. The reducer keeps each span until its parent arrives. A step becomes a unit when the
 next batch of its process arrives, and the spans inside it become parts. Few recordings
 break this order: a record occurs twice, a child comes after its parent, or a step is inside another
-one. The reducer then raises `NeedsIndexError`, and the recording is read with a database.
+one. The reducer then raises `NotReducibleError`, and `arranged` reads the recording.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
 from .blocks import unit_blocks
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
 from .lanes import LaneSums
 from .marks import Marks
@@ -59,11 +59,11 @@ class Reducer:
         self._ids: list[np.ndarray] = []
 
     def add_batch(self, batch: BatchFile) -> None:
-        """Add a batch. Raises NeedsIndexError."""
+        """Add a batch. Raises NotReducibleError."""
         self.add_rows(batch.name, rows_of(batch.data), batch.data)
 
     def add_rows(self, name: str, rows: IndexedBatch, data: bytes) -> None:
-        """Add the rows of the batch with some data. Raises NeedsIndexError."""
+        """Add the rows of the batch with some data. Raises NotReducibleError."""
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))
@@ -74,7 +74,7 @@ class Reducer:
             self.add(rows.spans, rows.marks)
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
-        """Add the spans and the marks of a batch. Raises NeedsIndexError."""
+        """Add the spans and the marks of a batch. Raises NotReducibleError."""
         self.marks.add(marks)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
@@ -109,10 +109,10 @@ class Reducer:
         self.spans = number
         self._ids.append(hashes_of(ids))
         if self._count > MOST_PENDING:
-            raise NeedsIndexError("too many spans wait for their parents")
+            raise NotReducibleError("too many spans wait for their parents")
 
     def finish(self) -> None:
-        """Add the last units, and check the order of all spans. Raises NeedsIndexError."""
+        """Add the last units, and check the order of all spans. Raises NotReducibleError."""
         for steps in self._steps.values():
             self._add_units(steps)
         self._steps.clear()
@@ -124,7 +124,7 @@ class Reducer:
         self.built.parts.seal()
         ids = sorted_hashes(self._ids)
         if (ids[1:] == ids[:-1]).any():
-            raise NeedsIndexError("a span occurs twice")
+            raise NotReducibleError("a span occurs twice")
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
@@ -209,7 +209,7 @@ class Reducer:
         parents = {each for each in above if each is not None}
         gone = hashes_of(parent for parent in parents if parent not in known)
         if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
-            raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
+            raise NotReducibleError("a span came after its parent, or a unit is inside another one")
 
     def _add_units(self, steps: Iterable[Numbered]) -> None:
         for number, span in steps:
@@ -223,7 +223,7 @@ class Reducer:
                 self._count -= len(inside)
             self.built.add(number, span, inside, below)
             if len(self.built.extents) > MOST_PENDING:
-                raise NeedsIndexError("too many spans contain units")
+                raise NotReducibleError("too many spans contain units")
 
     def _take(self, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
         """Return all spans below some spans by the ids of their parents; they wait no longer."""

@@ -20,7 +20,7 @@ from ...analysis.sessions import (
 from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedSpan, shown
 from ..relations import ABSENT, Block, Texts
-from .errors import NeedsIndexError
+from .errors import NotReducibleError
 from .phases import Numbered
 
 _MOST_LEVELS: Final = 64
@@ -157,7 +157,7 @@ class SessionMembers:
     ) -> None:
         """`units` has the extents of the units, with what is inside them.
 
-        Raises NeedsIndexError if the session of a unit depends on its time.
+        Raises NotReducibleError if the session of a unit depends on its time.
         """
         self._tree, self._units = tree, units
         self._divided: dict[UnitsKey, dict[int, Extent]] = {}
@@ -203,7 +203,7 @@ class SessionMembers:
 
     def _divide(self) -> None:
         """Fill `_divided`, which has the keys of the units."""
-        raise NeedsIndexError("a unit's session depends on its time")
+        raise NotReducibleError("a unit's session depends on its time")
 
     def _extents(self) -> Iterator[tuple[UnitsKey, Extent, int | None]]:
         """Yield the extents of the units of each session."""

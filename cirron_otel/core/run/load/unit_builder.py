@@ -53,7 +53,7 @@ class UnitBuilder:
     ) -> None:
         """Add a unit with the spans directly inside it, and those below them by their parents.
 
-        Raises NeedsIndexError if a number has more than 64 bits.
+        Raises NotReducibleError if a number has more than 64 bits.
         """
         key = span.parent_id, span.pid
         extent = self.extents.get(key)
