@@ -194,6 +194,8 @@ class FlushBuilder:
             for _, begun in drained.foreign:
                 begun.seen.is_recorded = True
             if drained.is_last:
+                for seen in drained.still:
+                    seen.is_recorded = True  # one that is ending now is not recorded once more
                 self._foreign.open.clear()
                 forget_newest()
         self._apply(change)
@@ -288,7 +290,12 @@ class FlushBuilder:
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
         taken = {begun.seen for _, begun in drain.foreign}
-        begun = {each.seen: each for each in open_foreign if each.seen not in taken}
+        # One that an earlier flush took may still be among the open ones, if its thread has stopped.
+        begun = {
+            each.seen: each
+            for each in open_foreign
+            if each.seen not in taken and not each.seen.is_recorded
+        }
         return Drained(ended, drain.foreign, marks, still, late, begun, is_last, drain.snapshots)
 
     def _defer(self, ended: list[Scope], still: dict[Scope, int], held: set[Any]) -> list[Scope]:
@@ -323,6 +330,7 @@ class FlushBuilder:
             for begun in list(self._foreign.open.values()):
                 if begun.seen.is_recorded or begun.seen in taken:
                     continue  # it is ending in another thread
+                drained.still[begun.seen] = begun
                 row = self._foreign_row(begun.span, begun, default)
                 if row is not None and not row.end_ns:
                     row.end_ns = wall_now()

@@ -41,8 +41,10 @@ class RestBuilder(FlushBuilder):
         ended = [*taken.ended, *last.ended]
         taken.ended = [scope for scope in ended if scope not in open_before]
         taken.foreign += last.foreign
-        for _, begun in taken.foreign:
-            begun.seen.is_recorded = True  # also if it is ending now, and in the open ones, too
+        ending = {begun.seen for _, begun in taken.foreign}
+        for key, begun in list(self._foreign.open.items()):
+            if begun.seen in ending:
+                self._foreign.open.pop(key, None)
         taken.marks += last.marks
         taken.snapshots += last.snapshots
         # The interpreter's last garbage collections are faster without the records.

@@ -86,7 +86,9 @@ class ForeignSpans:
         if inside is not None and span.start_time and span.end_time:
             inside.append((span.start_time - ANCHOR, span.end_time - ANCHOR))
         buffers = local.b
-        if len(buffers.foreign) >= limits.scopes:
+        if begun.seen.is_recorded:
+            pass  # the last flush of the session has recorded it meanwhile
+        elif len(buffers.foreign) >= limits.scopes:
             self.dropped += 1
             begun.seen.is_recorded = True
         else:

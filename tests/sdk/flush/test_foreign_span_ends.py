@@ -33,6 +33,7 @@ def _check_recoverable(session: OpenSession, results: list[FlushResult]) -> None
     written = _written(results)
     known = {span for span, _ in written} | {row.id for row in results[-1].open}
     assert {parent for _, parent in written} - known <= {session.scope.id, None}
+    assert not {span for span, _ in written} & {row.id for row in results[-1].open if not row.end_ns}
 
 
 def _check_complete(session: OpenSession, results: list[FlushResult]) -> None:
@@ -76,26 +77,35 @@ def test_the_parent_of_a_sealed_scope_is_in_the_batch_or_in_the_journal(
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("moment", ["after get", "before pop", "after pop"])
 def test_a_flush_finds_a_span_at_every_moment_of_its_end(
-    session: OpenSession, tracer: Tracer, is_after: bool, is_last: bool
+    session: OpenSession, tracer: Tracer, moment: str, is_last: bool
 ) -> None:
     """Another thread is interrupted while it moves the span from the open ones to the ended."""
     results: list[FlushResult] = []
 
+    def flush(now: str) -> None:
+        if now == moment:
+            results.append(session.collect(is_last=is_last))
+            _check_recoverable(session, results)
+            if not is_last:
+                results.append(session.collect())
+                _check_recoverable(session, results)
+
     class Open(dict[Any, Any]):
+        def get(self, *arguments: Any) -> Any:
+            found = super().get(*arguments)
+            flush("after get")
+            return found
+
         def pop(self, *arguments: Any) -> Any:
-            if not is_after:
-                results.append(session.collect(is_last=is_last))
+            flush("before pop")
             found = super().pop(*arguments)
-            if is_after:
-                results.append(session.collect(is_last=is_last))
+            flush("after pop")
             return found
 
     session.foreign.open = Open()
     with tracer.start_as_current_span("request"), ci.scope("answer"):
         pass
-    _check_recoverable(session, results)
-    if not is_last:
-        results.append(session.collect(is_last=True))
+    results.append(session.collect(is_last=not is_last))
     _check_complete(session, results)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.core.analysis.breakdown import Breakdown, PhaseFigures
+from cirron_otel.core.analysis.breakdown import Breakdown
 from cirron_otel.core.analysis.verdicts.diagnosis import diagnose
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
@@ -104,8 +104,9 @@ def document_of(compared: ComparedRun) -> dict[str, Any]:
     }
 
 
-def _figures(steps: Breakdown) -> list[PhaseFigures]:
-    return [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]
+def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
+    every = [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]
+    return [(each.name, each.times, each.total_ns, *each.spread().values()) for each in every]
 
 
 def print_documents(wanted: Sequence[str], connect: Connect) -> None:
