@@ -1,6 +1,6 @@
 """A report over many runs: the figures of each group of runs with equal values of some keys.
 
-Each run is read once. The durations of all steps are in temporary files if they are many.
+Each run is read once. Above 100,000 durations of a group, only counts of ranges are kept.
 """
 
 from __future__ import annotations

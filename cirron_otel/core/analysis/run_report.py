@@ -1,7 +1,6 @@
 """The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
 
-The sessions of a rank are treated as one. All records are in an index on disk; memory holds the
-figures of each rank, and the durations of one rank's scopes.
+The sessions of a rank are treated as one.
 """
 
 from __future__ import annotations

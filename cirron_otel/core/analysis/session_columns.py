@@ -1,4 +1,4 @@
-"""The sessions of an index as the rows of one table (docs/dataframes.md)."""
+"""The sessions of a recording as the rows of one table (docs/dataframes.md)."""
 
 from __future__ import annotations
 

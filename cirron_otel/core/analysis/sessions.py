@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, Self
 
 from ...semconv import SESSION
@@ -183,14 +184,19 @@ class SessionSearch:
     """
 
     def __init__(self) -> None:
-        self._index = SpoolIndex()
         self._names: list[str] = []
+
+    @cached_property
+    def _index(self) -> SpoolIndex:
+        """The index, which most spools do not need."""
+        return SpoolIndex()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._index.connection.close()
+        if "_index" in self.__dict__:
+            self._index.connection.close()
 
     def add(self, batch: OutlinedBatch) -> None:
         """Add a batch."""

@@ -1,4 +1,4 @@
-"""The rows of an index: the fields of a batch that reports use, even if it is malformed."""
+"""The fields of a batch that reports use, even if it is malformed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Attributes: TypeAlias = msgspec.Raw
 
 
 class IndexedSpan(Struct, gc=False):
-    """The fields of a span that the index stores."""
+    """The fields of a span that reports use."""
 
     id: str | None = None
     parent_id: str | None = None
@@ -101,7 +101,7 @@ class IndexedSpan(Struct, gc=False):
 
 
 class IndexedMark(Struct, gc=False):
-    """The fields of a mark that the index stores."""
+    """The fields of a mark that reports use."""
 
     id: str | None = None
     span_id: str | None = None
@@ -123,7 +123,7 @@ class IndexedMark(Struct, gc=False):
 
 
 class IndexedSnapshot(Struct, gc=False):
-    """The fields of a snapshot that the index stores."""
+    """The fields of a snapshot that reports use."""
 
     id: str | None = None
     span_id: str | None = None

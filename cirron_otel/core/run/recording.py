@@ -45,7 +45,7 @@ class Recording(Protocol):
     def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
         """Yield the units by rank, start and number, and the parts of these units in order.
 
-        Without `by_rank`, the order is that of start and number. Figures release what they keep of
+        Without `by_rank`, they are ordered by start and number. Figures release what they keep of
         a rank when a higher rank follows.
         """
 

@@ -15,7 +15,7 @@ from .recording import Recording
 from .relations import ABSENT, SAMPLED, Block, rows
 
 MAX_NAMES: Final = 1000
-"""The most phases with a column, and the most names of marks."""
+"""The maximum number of phases with a column, and of names of marks."""
 _INT64: Final = range(-(2**63), 2**63)
 FIXED_COLUMNS: Final = columns_of({
     "run_id": "string", "session_id": "string", "rank": "int64", "epoch": "int64",

@@ -98,7 +98,8 @@ def _complete_id(scopes: Scopes, text: str) -> str:
     text = text.strip().lower()
     if not _HALF.fullmatch(text):
         return text
-    return min(scopes.with_half(scopes.texts.halves(text + "0" * 16)[0]), default=text)
+    found = scopes.with_half(scopes.texts.halves(text + "0" * 16)[0])
+    return min((each for each in found if each.startswith(text)), default=text)
 
 
 def _above(scopes: Scopes, span_id: str) -> list[tuple[str, str | None]]:

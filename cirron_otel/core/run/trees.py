@@ -223,7 +223,7 @@ class Trees:
         for child in self.nodes(rows[:limit]):
             count += 1
             yield child
-        if count >= limit:
+        if count >= limit or len(rows) > limit:  # some may have been shown before
             node.children_left_out = len(rows) - count
 
     def marks(self, node: TreeNode) -> Iterator[MarkNode]:

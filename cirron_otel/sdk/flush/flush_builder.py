@@ -290,7 +290,7 @@ class FlushBuilder:
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
         taken = {begun.seen for _, begun in drain.foreign}
-        # One that an earlier flush took may still be among the open ones, if its thread has stopped.
+        # One that an earlier flush has taken may be open still, if its thread was interrupted.
         begun = {
             each.seen: each
             for each in open_foreign

@@ -216,7 +216,7 @@ def _sources(
 def _read(
     stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
 ) -> _Run:
-    """Read a run; `stack` keeps its index."""
+    """Read a run; `stack` keeps it open."""
     from ...core.run.choosing import open_chosen_run
     from ...core.run.compared_run import compared_run
     from ...core.spool.reader import SpoolReader

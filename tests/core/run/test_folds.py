@@ -36,6 +36,11 @@ def rows_of(block: Block, places: np.ndarray) -> dict[str, np.ndarray]:
     return {name: column[places] for name, column in block.items()}
 
 
+def with_peaks(units: Block) -> Block:
+    """The units with a peak of device memory each, which the generated ones lack."""
+    return {**units, "device_peak": 1000 + units["no"] % 97}
+
+
 def divided(run: Run, chance: random.Random) -> Iterator[tuple[Block, Block]]:
     """The units in blocks of random sizes; in each block, the ranks are in a random order."""
     for units, parts in list(run.recording.unit_blocks()):
@@ -129,9 +134,12 @@ def test_ranges_are_close(values: list[int], after: int) -> None:
 def check(files: Any, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, chance = written(folder, files), random.Random(seed)
     with open_run(reader, reader) as run:
+        complete = [(with_peaks(units), parts) for units, parts in run.recording.unit_blocks()]
+        monkeypatch.setattr(run.recording, "unit_blocks", lambda **_: iter(complete))
         expected = figures(run)
     with open_run(reader, reader) as run:
         units, marks = list(divided(run, chance)), list(marks_divided(run, chance))
+        units = [(with_peaks(some), parts) for some, parts in units]
         monkeypatch.setattr(run.recording, "unit_blocks", lambda **_: iter(units))
         monkeypatch.setattr(run.recording, "mark_blocks", lambda: iter(marks))
         assert figures(run) == expected

@@ -33,7 +33,8 @@ def _check_recoverable(session: OpenSession, results: list[FlushResult]) -> None
     written = _written(results)
     known = {span for span, _ in written} | {row.id for row in results[-1].open}
     assert {parent for _, parent in written} - known <= {session.scope.id, None}
-    assert not {span for span, _ in written} & {row.id for row in results[-1].open if not row.end_ns}
+    left = {row.id for row in results[-1].open if not row.end_ns}
+    assert not left & {span for span, _ in written}
 
 
 def _check_complete(session: OpenSession, results: list[FlushResult]) -> None:

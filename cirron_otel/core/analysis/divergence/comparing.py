@@ -16,7 +16,7 @@ from .observed_steps import TRACE, Observation, ObservedStep
 ObservedPair = tuple[Observation | None, Observation | None]
 """The same quantity in A and in B."""
 MAX_RANKS: Final = 1000
-"""The most ranks of which the first difference is kept."""
+"""The maximum number of ranks whose first difference is kept."""
 
 
 @dataclass(slots=True)

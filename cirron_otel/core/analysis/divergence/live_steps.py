@@ -23,7 +23,7 @@ _EPOCH: Final = "epoch"
 _STEP: Final = "step"
 _MAX_DEPTH: Final = 64
 _MAX_OPEN: Final = 10_000
-"""The most steps that wait; the oldest is dropped, as if it had no digests."""
+"""The maximum number of steps that wait; the oldest is dropped, as if it had no digests."""
 
 
 class _OpenScope(msgspec.Struct, gc=False):

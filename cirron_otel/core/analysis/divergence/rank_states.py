@@ -12,7 +12,7 @@ from .observed_steps import ObservedStep
 from .recorded_steps import RecordedSteps
 
 MAX_RANKS: Final = 1000
-"""The most ranks that are compared."""
+"""The maximum number of ranks that are compared."""
 Rank = int | None
 
 

@@ -50,7 +50,7 @@ def compare_replicas(digests: RunDigests) -> ReplicaComparison | None:
     for ranks in evidence.averaging:
         if _compare_averaging(comparison, digests, evidence, sorted(ranks, key=rank_order)):
             others -= ranks
-    _WholeComparison(comparison).compare(digests, evidence.equal_weights(others))
+    _CompleteComparison(comparison).compare(digests, evidence.equal_weights(others))
     for each in comparison.divergences:
         locate_tensor(each.first, digests, digests)
     comparison.groups.sort(key=lambda group: rank_order(group[0]))
@@ -89,7 +89,7 @@ def _compare_averaging(
     return True
 
 
-class _WholeComparison:
+class _CompleteComparison:
     """Compares the weights of ranks as a whole, in all steps."""
 
     def __init__(self, comparison: ReplicaComparison) -> None:

@@ -111,7 +111,8 @@ class EngineMarks:
         """
         mark, engine, relations = self._run.mark, self._engine, self._relations
         is_overhead = has_name(mark.name, OVERHEAD_NS)
-        used = mark.filter(~is_overhead | mark.text.isin(_NON_FINITE).fill_null(FALSE))
+        is_odd = mark.text.isin(_NON_FINITE) & ~mark.is_string
+        used = mark.filter(~is_overhead | is_odd.fill_null(FALSE))
         units = relations.step.mutate(name=ibis.literal(STEP)).select(*_SCOPE)
         known = units.mutate(unit=units.no, in_eval=FALSE).union(
             self._with_units(relations.others, self._scopes.deep)

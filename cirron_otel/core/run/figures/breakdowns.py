@@ -117,7 +117,7 @@ class RankFold:
         return self._of_all.figures(self._texts)
 
     def _close(self) -> None:
-        """Compute the figures of a rank, all units of which were added."""
+        """Compute the figures of a rank once all of its units were added."""
         if self._rank is None:
             return
         rank = rank_of(self._rank)

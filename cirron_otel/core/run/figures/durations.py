@@ -30,7 +30,7 @@ class Durations:
     def __init__(self) -> None:
         self.count = 0
         self.first = np.zeros(0, np.int64)
-        """The durations that may be those of warm-up steps."""
+        """The first durations, which may be of warm-up steps."""
         self._kept: list[np.ndarray] = []
         self._held = self._total = 0
         self._ranges: Any = 0

@@ -20,7 +20,7 @@ from .window_keys import ChosenUnits
 from .window_parts import SCOPE, ComponentTimes
 
 MAX_SCOPES: Final = 100
-"""The most scopes of a rank with a row of their own; the others are summed up."""
+"""The maximum number of scopes of a rank with a row of their own; the others are summed up."""
 _OTHER_SCOPES: Final = "other scopes"
 _COLUMNS: Final = ("rank", "start_ns", "ns", "flags")
 _PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", SCOPE)
@@ -82,7 +82,7 @@ class WindowSums:
             self._peaks.append(np.stack([column[has_peak] for column in columns]))
 
     def _places(self, units: Block) -> np.ndarray:
-        """Return the place of each unit among those of the first rank; -1: nowhere."""
+        """Return the place of each unit among those of the first rank; -1 if it is not there."""
         found = np.full(len(units["no"]), -1)
         for rank, rows in by_rank(units):
             if rank != self._rank:
@@ -175,17 +175,17 @@ class WindowSums:
         """Yield the peaks of each rank with device memory: rank, number, maximum, and the mean of
         each band of the window.
         """
-        for of_ranks in self._peaks:
-            ranks, firsts = np.unique(of_ranks[0], return_index=True)
-            pieces = np.split(of_ranks, firsts[1:], axis=1)
-            for rank, (_, position, peak) in zip(ranks.tolist(), pieces, strict=True):
-                at = position / max(self.count, 1)
-                means = [
-                    float(some.astype(np.float64).sum() / len(some)) if len(some) else None
-                    for low, high in bands
-                    for some in (peak[(at > low) & (at <= high)],)
-                ]
-                yield rank_of(rank), len(peak), int(peak.max()), *means
+        of_ranks = np.concatenate([np.zeros((3, 0), np.int64), *self._peaks], axis=1)
+        ranks, firsts = np.unique(of_ranks[0], return_index=True)
+        pieces = np.split(of_ranks, firsts[1:], axis=1) if len(ranks) else []
+        for rank, (_, position, peak) in zip(ranks.tolist(), pieces, strict=True):
+            at = position / max(self.count, 1)
+            means = [
+                float(some.astype(np.float64).sum() / len(some)) if len(some) else None
+                for low, high in bands
+                for some in (peak[(at > low) & (at <= high)],)
+            ]
+            yield rank_of(rank), len(peak), int(peak.max()), *means
 
     def outside(self) -> list[OutsideSteps]:
         """Return each rank's time between the units of the window."""

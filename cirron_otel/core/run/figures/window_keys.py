@@ -36,7 +36,7 @@ class ChosenUnits(NamedTuple):
     places: dict[int, np.ndarray]
 
     def of(self, rank: int, first: int, count: int) -> np.ndarray:
-        """Return where `position` has the units of a rank from the `first` one on; -1: nowhere."""
+        """Return where `position` has the units of a rank from the `first` one on; else -1."""
         places = self.places.get(rank)
         if places is not None:
             return places[first : first + count]
@@ -113,7 +113,7 @@ class WindowKeys:
         return np.repeat([epochs[token] for token in of_runs], np.diff(firsts, append=len(parents)))
 
     def _close(self) -> None:
-        """Count the units of a rank, all of which were added."""
+        """Count the units of a rank once all of them were added."""
         if not self._pieces:
             return
         columns = zip(*self._pieces, strict=True)

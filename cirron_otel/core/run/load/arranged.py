@@ -35,7 +35,7 @@ _FORWARD: Final = "forward"
 
 
 class Records(Scopes):
-    """The records in columns, and those of which figures need more than columns."""
+    """The records in columns, and the marks that figures need as objects."""
 
     def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
         self.marks = Marks(texts)
@@ -106,7 +106,7 @@ class ArrangedRecording:
     def _units(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the unit that each scope is, or is in, and the number of evaluations around it.
 
-        A unit is the outermost step; -1 is none. A scope is around itself.
+        A unit is the outermost step; -1 means none. A scope is also around itself.
         """
         records, token = self._records, self.texts.token
         count, is_counted = len(records.id), np.zeros(len(records.id), bool)

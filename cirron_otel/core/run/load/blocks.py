@@ -18,7 +18,7 @@ def unit_blocks(
 ) -> Iterator[tuple[Block, Block]]:
     """Yield the units by rank, start and number, and the parts of these units in order.
 
-    Without `by_rank`, the order is that of start and number.
+    Without `by_rank`, they are ordered by start and number.
     """
     table, below = units.table(), parts.table()
     at = {name: number for number, name in enumerate(units.names)}

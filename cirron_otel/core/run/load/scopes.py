@@ -158,7 +158,7 @@ class Scopes:
         return place if place < last and self._ids[place, 1] == low else -1
 
     def with_half(self, high: int) -> list[str]:
-        """Return the ids of scopes of which `high` is the first half."""
+        """Return the ids of scopes whose first half is `high`."""
         first, last = (int(np.searchsorted(self._high, high, side)) for side in ("left", "right"))
         numbers = [each for each in range(first, last) if len(self.with_id(each))]
         return [self.id_of(each) or "" for each in numbers]

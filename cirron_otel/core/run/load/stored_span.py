@@ -1,4 +1,4 @@
-"""A span of which columns store the attributes that figures need."""
+"""A span that is rebuilt from columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...records.rows import IndexedSpan
 
 
 class StoredSpan(IndexedSpan):
-    """A span of which columns store the attributes that figures need."""
+    """A span whose attributes are columns: those that figures need."""
 
     message: str | None = None
     peaks: tuple[int | None, int | None] = (None, None)

@@ -232,11 +232,12 @@ class SessionMembers:
             return -1 if session is None else session
 
         parent, pid = units["parent"], units["pid"]
-        firsts = np.flatnonzero(
-            np.r_[len(parent) > 0, (parent[1:] != parent[:-1]) | (pid[1:] != pid[:-1])]
-        )
-        found = list(map(number_of, parent[firsts].tolist(), pid[firsts].tolist()))
-        return np.repeat(np.array(found, np.int64), np.diff([*firsts, len(parent)]))
+        is_new = np.r_[len(parent) > 0, (parent[1:] != parent[:-1]) | (pid[1:] != pid[:-1])]
+        firsts = np.flatnonzero(is_new)
+        pairs = list(zip(parent[firsts].tolist(), pid[firsts].tolist(), strict=True))
+        known = {pair: number_of(*pair) for pair in set(pairs)}
+        found = np.array([known[pair] for pair in pairs], np.int64)
+        return np.repeat(found, np.diff([*firsts, len(parent)]))
 
     def id_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a scope, or of units."""
