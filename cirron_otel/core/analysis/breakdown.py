@@ -12,6 +12,7 @@ from ...semconv import MICRO_STEP
 STEP = "step"
 UNATTRIBUTED = "unattributed"
 OPTIMIZER_STEP = "optimizer_step"
+FORWARD = "forward"
 
 Component = Literal["input", "h2d", "forward", "backward", "optimizer"]
 COMPONENTS: Final[dict[str, Component]] = {

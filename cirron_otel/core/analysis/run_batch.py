@@ -72,8 +72,8 @@ class RunBatchOutline:
         self.session_trace_id = self.session_trace_id or other.session_trace_id
         self.resource.update(other.resource)
         self.spans += other.spans
-        self.start_ns = _either(min, self.start_ns, other.start_ns)
-        self.end_ns = _either(max, self.end_ns, other.end_ns)
+        self.start_ns = either(min, self.start_ns, other.start_ns)
+        self.end_ns = either(max, self.end_ns, other.end_ns)
         self.ranks |= other.ranks
         for rank, steps in other.steps.items():
             self.steps[rank] = self.steps.get(rank, 0) + steps
@@ -86,7 +86,8 @@ class RunBatchOutline:
         return value if isinstance(value, str) and value else None
 
 
-def _either(choose: Callable[..., int], one: int | None, other: int | None) -> int | None:
+def either(choose: Callable[..., int], one: int | None, other: int | None) -> int | None:
+    """Return the chosen one of two numbers, of which each may be missing."""
     return other if one is None else one if other is None else choose(one, other)
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from ...semconv import OVERHEAD_NS
 from ..records.rows import number_of
 from .figures.series import value_of
-from .load.scopes import Scopes, known
-from .relations import ABSENT, SUMS
+from .load.scopes import Scopes
+from .relations import ABSENT, SUMS, known
 
 
 def trace_events(scopes: Scopes) -> Iterator[str]:

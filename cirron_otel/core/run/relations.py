@@ -23,8 +23,12 @@ Block: TypeAlias = Mapping[str, np.ndarray]
 """Some rows of a relation, column by column."""
 ABSENT: Final = -(2**63)
 """A missing integer. No time, rank or size of a recording is this number."""
+INT64: Final = range(ABSENT + 1, 2**63)
+"""The integers of a relation."""
 NO_TEXT: Final = -1
 """The token of a missing text."""
+MOST_LEVELS: Final = 64
+"""The maximum number of scopes around a scope among which its epoch is searched."""
 _MOST_DIGITS: Final = 17
 _MOST_DIGITAL: Final = 10**_MOST_DIGITS
 _HALVES: Final = struct.Struct(">qq")
@@ -78,6 +82,16 @@ TEXT: Final = 3
 """The type of a value that is neither a number of 64 bits nor a string, as text."""
 STRING: Final = 4
 """The type of a string."""
+
+
+def known(value: int) -> int | None:
+    """Return an integer of a relation; None for a missing one."""
+    return None if value == ABSENT else value
+
+
+def integer_of(value: Any) -> int:
+    """Return a value as an integer of a relation; `ABSENT` for any other value."""
+    return ABSENT if value is None or value not in INT64 else value
 
 
 @dataclass(slots=True)

@@ -14,11 +14,10 @@ import numpy as np
 from ...errors import InputError
 from .load.scopes import Scopes
 from .recording import Recording
-from .relations import ABSENT
+from .relations import ABSENT, MOST_LEVELS
 from .trees import TreeLimits, TreeNode, Trees, scopes_of
 
 _COLUMNS = ("rank", "ns", "no", "id_high", "id_low")
-_MOST_LEVELS = 64
 _HALF = re.compile(r"[0-9a-f]{16}")
 
 
@@ -105,7 +104,7 @@ def _complete_id(scopes: Scopes, text: str) -> str:
 def _above(scopes: Scopes, span_id: str) -> list[tuple[str, str | None]]:
     ancestors: list[tuple[str, str | None]] = []
     number = scopes.number_of(span_id)
-    for _ in range(_MOST_LEVELS):
+    for _ in range(MOST_LEVELS):
         number = int(scopes.parent[scopes.with_id(number)[0]])
         if not len(scopes.with_id(number)):
             break

@@ -20,8 +20,8 @@ from ...errors import InputError
 from ...ids import is_id
 from ..spool.reader import BatchFile
 from .figures.series import value_of
-from .load.scopes import Scopes, known
-from .relations import ABSENT, SUMS
+from .load.scopes import Scopes
+from .relations import ABSENT, SUMS, known
 
 UNLIMITED = 2**63 - 1
 

@@ -23,7 +23,7 @@ from ...records.trace_marks import TRACE_STEP, trace_numbers, trace_step
 from ...run.load.blocks import ranges
 from ...run.load.columns import Columns
 from ...run.recording import Recording
-from ...run.relations import ABSENT, NO_TEXT, Block, Texts, rows
+from ...run.relations import ABSENT, NO_TEXT, Block, Texts, known, rows
 from ...spool.reader import SpoolReader
 from .numbers import ExactNumber
 from .observed_steps import (
@@ -117,7 +117,7 @@ class RecordedSteps:
 
     def counts(self) -> dict[int | None, int]:
         """Return the number of steps with digests of each rank, without repeated attempts."""
-        return Counter(map(_known, self.ranks[self._is_last].tolist()))
+        return Counter(map(known, self.ranks[self._is_last].tolist()))
 
     def places_of(self, rank: int | None) -> np.ndarray:
         """Return the places of a rank's steps with digests."""
@@ -144,7 +144,7 @@ class RecordedSteps:
         if source == TRACE:  # the steps with the same number are turns
             turn, attempt, step = attempt[0], (1, 1), int(text(number) or 0)
         return ObservedStep(
-            source, _known(rank), text(epoch), text(number), turn, *attempt, step, observations,
+            source, known(rank), text(epoch), text(number), turn, *attempt, step, observations,
             bool(is_cut),
         )  # fmt: skip
 
@@ -166,10 +166,6 @@ def _of_trace(quantity: str, bits: str) -> tuple[ExactNumber, ...]:
     if quantity == LOSS:
         return (ExactNumber(None, "float64", one),)
     return ExactNumber("w", "float64", one), ExactNumber("b", "float64", other)
-
-
-def _known(number: int) -> int | None:
-    return None if number == ABSENT else number
 
 
 def _ordered(tokens: np.ndarray, texts: Texts) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ...analysis.breakdown import STEP
+from ...analysis.breakdown import FORWARD, STEP
 from ...analysis.summary import SessionSummary
 from ...engines.engine import PLACES, SPAN
 from ...engines.expressions import FALSE, has_name
@@ -31,7 +31,6 @@ from .sums import lane_sums, unit_extents
 from .units import unit_blocks
 
 _AT_ONCE: Final = 1 << 13
-_FORWARD: Final = "forward"
 _POSITION: Final = "SELECT position FROM span WHERE file = ? ORDER BY no LIMIT 1 OFFSET ?"
 
 
@@ -162,7 +161,7 @@ class EngineRecording:
     def first_forward(self) -> int | None:
         """Return the number of the first forward pass with an id."""
         span = self._relations.span
-        forward = span.filter(has_name(span.name, _FORWARD) & span.id.notnull())
+        forward = span.filter(has_name(span.name, FORWARD) & span.id.notnull())
         [(number,)] = self._engine.rows(forward.aggregate(first=forward.no.min()))
         return None if number is None else int(number)
 

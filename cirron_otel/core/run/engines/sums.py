@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import ibis
 
+from ...analysis.run_batch import either
 from ...engines.engine import SqlEngine, Table
 from ...engines.expressions import as_number, duration, has_name, named, non_negative
 from ...engines.steps import StepRelations
@@ -37,8 +38,8 @@ def lane_sums(engine: SqlEngine, span: Table) -> LaneSums:
     for rank, name, is_sampled, count, first, last, recompute, *costs in engine.rows(groups):
         of_rank = sums.ranks.setdefault(rank, RankSums())
         of_rank.spans += count
-        of_rank.first_ns = _one(min, of_rank.first_ns, first)
-        of_rank.last_ns = _one(max, of_rank.last_ns, last)
+        of_rank.first_ns = either(min, of_rank.first_ns, first)
+        of_rank.last_ns = either(max, of_rank.last_ns, last)
         of_rank.recompute_ns += recompute or 0
         timed, gpu_ns, wall_ns, device, memory = costs
         if not timed and device is None and memory is None:
@@ -48,11 +49,11 @@ def lane_sums(engine: SqlEngine, span: Table) -> LaneSums:
         of_name.gpu_ns += gpu_ns or 0
         of_name.wall_ns += wall_ns or 0
         if is_sampled:
-            of_name.sampled_device_peak = _one(max, of_name.sampled_device_peak, device)
-            of_name.sampled_memory_peak = _one(max, of_name.sampled_memory_peak, memory)
+            of_name.sampled_device_peak = either(max, of_name.sampled_device_peak, device)
+            of_name.sampled_memory_peak = either(max, of_name.sampled_memory_peak, memory)
         else:
-            of_name.device_peak = _one(max, of_name.device_peak, device)
-            of_name.memory_peak = _one(max, of_name.memory_peak, memory)
+            of_name.device_peak = either(max, of_name.device_peak, device)
+            of_name.memory_peak = either(max, of_name.memory_peak, memory)
     return sums
 
 
@@ -131,8 +132,3 @@ def _join(
 
 def _total(value: Any) -> Any:
     return value.sum().cast("int64")
-
-
-def _one(choose: Any, one: int | None, other: int | None) -> int | None:
-    """Return the smaller or the larger of two numbers, of which one may be missing."""
-    return other if one is None else one if other is None else choose(one, other)

@@ -11,8 +11,8 @@ import numpy as np
 from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, warm_up_of
 from ...analysis.run_time import WallTime
 from ..load.lanes import RankSums
-from ..relations import Block, Texts
-from .by_rank import by_rank, rank_of, sorted_by_rank
+from ..relations import Block, Texts, known
+from .by_rank import by_rank, sorted_by_rank
 from .durations import Durations, figures_of
 from .wall_times import OtherIntervals
 
@@ -120,7 +120,7 @@ class RankFold:
         """Compute the figures of a rank once all of its units were added."""
         if self._rank is None:
             return
-        rank = rank_of(self._rank)
+        rank = known(self._rank)
         found = self.breakdowns[rank] = self._of_rank.figures(self._texts)
         start, ns = (np.concatenate(column) for column in zip(*self._pieces, strict=True))
         self._wall_times[rank] = self._wall_time(rank, start, ns, found.warm_up)
@@ -141,7 +141,7 @@ def unit_times(blocks: Iterable[tuple[Block, Block]]) -> Iterator[UnitTimes]:
     )
     for rank, of_rank in groupby(pieces, key=lambda each: each[0]):
         start, ns = zip(*(columns for _, columns in of_rank), strict=True)
-        yield rank_of(rank), np.concatenate(start), np.concatenate(ns)
+        yield known(rank), np.concatenate(start), np.concatenate(ns)
 
 
 def _uncovered(

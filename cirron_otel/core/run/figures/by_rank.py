@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..relations import ABSENT, Block
+from ..relations import Block
 
 
 def sorted_by_rank(units: Block, parts: Block) -> tuple[Block, Block]:
@@ -33,8 +33,3 @@ def by_rank(units: Block) -> Iterator[tuple[int, slice]]:
     for first, end in pairwise(bounds):
         if first < end:
             yield int(ranks[first]), slice(first, end)
-
-
-def rank_of(rank: int) -> int | None:
-    """Return the rank in a row of a relation."""
-    return None if rank == ABSENT else rank

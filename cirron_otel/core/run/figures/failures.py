@@ -14,11 +14,11 @@ from ...records.rows import IndexedMark, number_of, shown
 from ...spool.oom_kills import KILLS_CAUSE
 from ..load.tree import LastStep, ScopeTree, UnitsKey
 from ..recording import Recording
+from ..relations import MOST_LEVELS
 from .failed_units import FailedUnitsFold, PlacedUnit
 from .last_marks import LastLossFold
 
 _MOST: Final = 100
-_MOST_LEVELS: Final = 64
 _EPOCH: Final = "epoch"
 
 
@@ -198,7 +198,7 @@ class Failures:
 
 def _climb(failure: SessionFailure, tree: ScopeTree, id_: str | None) -> None:
     """Set the failure's step and epoch from a scope outside of units and its ancestors."""
-    for _ in range(_MOST_LEVELS):
+    for _ in range(MOST_LEVELS):
         found = tree.numbered(id_)
         if found is None:
             return

@@ -13,6 +13,7 @@ from ...analysis.memory_series import (
     MemoryByPhase,
     MemoryReport,
 )
+from ...analysis.run_batch import either
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE, MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
@@ -77,13 +78,13 @@ class MemoryFold:
         found.samples += 1
         found.min_bytes = min(found.min_bytes, allocated)
         found.max_bytes = max(found.max_bytes, allocated)
-        found.max_reserved_bytes = _larger(found.max_reserved_bytes, memory.reserved)
-        found.max_device_used_bytes = _larger(found.max_device_used_bytes, memory.device_used)
-        found.device_total_bytes = _larger(found.device_total_bytes, memory.device_total)
+        found.max_reserved_bytes = either(max, found.max_reserved_bytes, memory.reserved)
+        found.max_device_used_bytes = either(max, found.max_device_used_bytes, memory.device_used)
+        found.device_total_bytes = either(max, found.device_total_bytes, memory.device_total)
         if device != CPU:
             of_device, of_allocator = _gaps(memory)
-            found.max_device_gap_bytes = _larger(found.max_device_gap_bytes, of_device)
-            found.max_allocator_gap_bytes = _larger(found.max_allocator_gap_bytes, of_allocator)
+            found.max_device_gap_bytes = either(max, found.max_device_gap_bytes, of_device)
+            found.max_allocator_gap_bytes = either(max, found.max_allocator_gap_bytes, of_allocator)
         last = self._last.get(key)
         if last is None or each.time > last.time:
             self._last[key] = each
@@ -93,7 +94,7 @@ class MemoryFold:
                 (each.rank, name, device), MemoryByPhase(each.rank, name, device, 0, allocated)
             )
             phase.samples += 1
-            phase.sampled_peak_bytes = _larger(phase.sampled_peak_bytes, allocated)
+            phase.sampled_peak_bytes = either(max, phase.sampled_peak_bytes, allocated)
 
     def result(
         self, peaks: Iterable[tuple[int | None, str, bool, int | None, int | None]]
@@ -167,10 +168,6 @@ def _gaps(memory: MemoryMark) -> tuple[int | None, int | None]:
     of_device = None if used is None or reserved is None else max(used - reserved, 0)
     of_allocator = None if reserved is None or allocated is None else max(reserved - allocated, 0)
     return of_device, of_allocator
-
-
-def _larger(peak: int | None, other: int | None) -> int | None:
-    return other if peak is None else peak if other is None else max(peak, other)
 
 
 def _rank(rank: int | None) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE
-from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, STRING, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, STRING, TEXT, Block, Texts, known
 from .memory import MemorySample
 from .series import value_of
 from .window import WindowSums
@@ -85,10 +85,10 @@ class ReadingsFold:
         for (rank, device), numbers in self._values.get(name, {}).items():
             if numbers:
                 value = max(numbers) if is_highest else math.fsum(numbers) / len(numbers)
-                known = self._texts.text(device)
-                rows.append((rank, known is not None, known or "", value))
+                text = self._texts.text(device)
+                rows.append((rank, text is not None, text or "", value))
         return [
-            Utilization(_rank(rank), device or source, value)
+            Utilization(known(rank), device or source, value)
             for rank, _, device, value in sorted(rows)[:_MOST_ROWS]
         ]
 
@@ -98,7 +98,7 @@ class ReadingsFold:
             (first, self._texts.text(name) or "", rank, times)
             for (name, rank), (first, times) in self._non_finite.items()
         )
-        return [NonFinite(name, _rank(rank), times) for _, name, rank, times in rows[:_MOST_ROWS]]
+        return [NonFinite(name, known(rank), times) for _, name, rank, times in rows[:_MOST_ROWS]]
 
 
 def finite_number(text: str | None) -> float | None:
@@ -115,9 +115,9 @@ def rank_memory(samples: Sequence[MemorySample], steps: WindowSums, need: int) -
 
     The peaks of the units are used if at least `need` units have one, else the samples.
     """
-    known = [each for each in samples if each.scope is not None and each.memory.device != CPU]
+    on_device = [each for each in samples if each.scope is not None and each.memory.device != CPU]
     capacity: dict[int | None, int] = {}
-    for each in known:
+    for each in on_device:
         total = each.memory.device_total
         if total is not None:
             capacity[each.rank] = max(capacity.get(each.rank, total), total)
@@ -127,7 +127,7 @@ def rank_memory(samples: Sequence[MemorySample], steps: WindowSums, need: int) -
     ]
     if exact and min(each.steps for each in exact) >= need:
         return exact
-    return list(_sampled(known, steps, capacity)) or exact
+    return list(_sampled(on_device, steps, capacity)) or exact
 
 
 def _sampled(
@@ -166,7 +166,3 @@ def _course(means: list[float | None]) -> tuple[float, float, float] | None:
     if early is None or middle is None or late is None:
         return None
     return early, middle, late
-
-
-def _rank(rank: int) -> int | None:
-    return None if rank == ABSENT else rank

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
-from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
-from .by_rank import by_rank, rank_of, sorted_by_rank
+from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts, known
+from .by_rank import by_rank, sorted_by_rank
 from .durations import sums_at
 from .window_keys import ChosenUnits
 from .window_parts import SCOPE, ComponentTimes
@@ -143,7 +143,7 @@ class WindowSums:
         for number, count, outside_ns, work_ns in zip(*columns, strict=True):
             if count > 1:
                 total = work_ns + outside_ns
-                self._outside.append(OutsideSteps(rank_of(number), total, outside_ns))
+                self._outside.append(OutsideSteps(known(number), total, outside_ns))
         if every is not is_timed:
             places, gaps = _gaps(rank, session, start, ns, is_timed)
         for (number, slow), (_, total) in _sums(ranks, group[places], (gaps[places],)):
@@ -165,7 +165,7 @@ class WindowSums:
 
     def present(self) -> set[int | None]:
         """Return the ranks with units."""
-        return {rank_of(rank) for rank in self._chosen.ranks}
+        return {known(rank) for rank in self._chosen.ranks}
 
     def summarised(self) -> int:
         """Return the number of summaries among the units of the window."""
@@ -185,7 +185,7 @@ class WindowSums:
                 for low, high in bands
                 for some in (peak[(at > low) & (at <= high)],)
             ]
-            yield rank_of(rank), len(peak), int(peak.max()), *means
+            yield known(rank), len(peak), int(peak.max()), *means
 
     def outside(self) -> list[OutsideSteps]:
         """Return each rank's time between the units of the window."""
@@ -202,7 +202,7 @@ class WindowSums:
             parts.setdefault(rank, {})[is_slow] = sums
         return [
             RankSteps(
-                rank_of(rank),
+                known(rank),
                 _means(list(of_rank.values())),
                 _means([of_rank[0]]) if self.slow and 0 in of_rank else None,
             )

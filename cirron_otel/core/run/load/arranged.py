@@ -13,25 +13,24 @@ from typing import Final
 import numpy as np
 
 from ....semconv import OOM, OVERHEAD_NS
-from ...analysis.breakdown import STEP
+from ...analysis.breakdown import FORWARD, STEP
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, TEXT, Block, Texts
+from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, TEXT, Block, Texts, known
 from .blocks import unit_blocks
 from .lanes import LaneSums
 from .marks import EPOCH, EVAL, Marks, forget_digest
 from .phases import Numbered
 from .places import Place
-from .scopes import Scopes, known
+from .scopes import Scopes
 from .stored_span import StoredSpan
 from .tree import Extent, LastStep, ScopeTree, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
 
 _AT_ONCE: Final = 10_000
-_FORWARD: Final = "forward"
 
 
 class Records(Scopes):
@@ -231,7 +230,7 @@ class ArrangedRecording:
         """Return the number of the first forward pass with an id."""
         records = self._records
         names = records.column("name")[records.rows]
-        is_forward = (names == self.texts.token(_FORWARD)) & (records.id[records.rows] >= 0)
+        is_forward = (names == self.texts.token(FORWARD)) & (records.id[records.rows] >= 0)
         found = records.rows[is_forward]
         return int(found[0]) + 1 if len(found) else None
 

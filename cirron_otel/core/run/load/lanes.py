@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from ...analysis.run_batch import either
 from ...records.rows import IndexedSpan, shown
-from ..relations import ABSENT
+from ..relations import INT64
 from .errors import NotReducibleError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
-_INT64: Final = range(ABSENT + 1, 2**63)
 N = TypeVar("N", int, int | None)
 
 
@@ -93,19 +93,15 @@ class LaneSums:
             sums.gpu_ns += max(span.gpu_ns, 0)
             sums.wall_ns += duration_of(span) or 0
         if span.is_peak_sampled:
-            sums.sampled_device_peak = _larger(sums.sampled_device_peak, peaks[0])
-            sums.sampled_memory_peak = _larger(sums.sampled_memory_peak, peaks[1])
+            sums.sampled_device_peak = either(max, sums.sampled_device_peak, peaks[0])
+            sums.sampled_memory_peak = either(max, sums.sampled_memory_peak, peaks[1])
         else:
-            sums.device_peak = _larger(sums.device_peak, peaks[0])
-            sums.memory_peak = _larger(sums.memory_peak, peaks[1])
+            sums.device_peak = either(max, sums.device_peak, peaks[0])
+            sums.memory_peak = either(max, sums.memory_peak, peaks[1])
 
 
 def check(number: N) -> N:
     """Return a number of 64 bits that is not `ABSENT`. Raises NotReducibleError for any other."""
-    if number is not None and number not in _INT64:
+    if number is not None and number not in INT64:
         raise NotReducibleError("a number has more than 64 bits")
     return number
-
-
-def _larger(peak: int | None, other: int | None) -> int | None:
-    return other if peak is None else peak if other is None else max(peak, other)

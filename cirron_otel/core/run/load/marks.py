@@ -20,7 +20,19 @@ from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
-from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
+from ..relations import (
+    ABSENT,
+    DOUBLE,
+    INT64,
+    INTEGER,
+    MARK,
+    NO_TEXT,
+    NOTHING,
+    STRING,
+    TEXT,
+    Block,
+    Texts,
+)
 from .columns import Columns
 from .errors import NotReducibleError
 from .hashes import has_repeated, hashes_of
@@ -32,7 +44,6 @@ EVAL: Final = "eval"
 EPOCH: Final = "epoch"
 _DIGEST: Final = "a digest"
 """The kind of a mark with a digest; no text that is read is this object."""
-_INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
 MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
@@ -264,7 +275,7 @@ def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
     value: Any = mark.value if mark.value is not None else mark.value_nonfinite
     if type(value) is float and math.isfinite(value):
         return DOUBLE, _to_bits(_of_double(value))[0]
-    if type(value) is int and value in _INT64:
+    if type(value) is int and value in INT64:
         return INTEGER, value
     if value is None:
         return NOTHING, ABSENT

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...analysis.breakdown import STEP
+from ...analysis.breakdown import FORWARD, STEP
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
@@ -32,7 +32,6 @@ from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
 
-_FORWARD: Final = "forward"
 _Process: TypeAlias = tuple[int | None, int | None]
 """The process id and the rank: in containers, all processes may have the same id."""
 MOST_PENDING: Final = 500_000
@@ -103,7 +102,7 @@ class Reducer:
         if self._forward is None:
             self._forward = next(
                 (at for at, span in enumerate(spans, self.spans + 1)
-                 if span.name == _FORWARD and span.id is not None), None,
+                 if span.name == FORWARD and span.id is not None), None,
             )  # fmt: skip
         self.sums.add(spans)
         self.spans = number

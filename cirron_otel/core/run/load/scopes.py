@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
 from ...records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts
+from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts, integer_of, known
 from .columns import SCHEMAS, Columns
 from .marks import typed_value
 from .places import Places
@@ -25,7 +25,6 @@ from .places import Places
 _MOST_VERSIONS: Final = 100
 _MOST_LISTED: Final = 1000
 _SUMMARISED: Final = ("start_ns", "end_ns", "rank", "pid")
-_INT64: Final = range(-(2**63), 2**63)
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -101,18 +100,18 @@ class Scopes:
             peaks = span.device_peaks
         return (
             *texts.halves(span.id), *texts.halves(span.parent_id), *texts.halves(origin),
-            texts.token_of(span.name), texts.token_of(span.index), _int64(span.start_ns),
-            _int64(span.end_ns), _int64(span.rank), _int64(span.pid), _int64(span.thread_id),
+            texts.token_of(span.name), texts.token_of(span.index), integer_of(span.start_ns),
+            *map(integer_of, (span.end_ns, span.rank, span.pid, span.thread_id)),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
-            flags, _int64(span.gpu_ns), _int64(span.memory_peak_bytes), *map(_int64, peaks),
+            flags, *map(integer_of, (span.gpu_ns, span.memory_peak_bytes, *peaks)),
         )  # fmt: skip
 
     def _mark(self, mark: IndexedMark, has_summaries: bool) -> tuple[int, ...]:
         texts, noted = self.texts, self._noted(mark)
         return (
             *texts.halves(mark.span_id), *texts.halves(mark.id), texts.token_of(mark.name),
-            *typed_value(texts, mark), texts.token_of(mark.kind), _int64(mark.ts_ns), has_summaries,
-            *noted,
+            *typed_value(texts, mark), texts.token_of(mark.kind), integer_of(mark.ts_ns),
+            has_summaries, *noted,
         )  # fmt: skip
 
     def _noted(self, mark: IndexedMark) -> tuple[int, int]:  # noqa: ARG002
@@ -310,11 +309,6 @@ class _Groups:
         return self._rows[first:last]
 
 
-def known(value: int) -> int | None:
-    """Return an integer; None for a missing one."""
-    return None if value == ABSENT else value
-
-
 def _numbered(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the distinct ids of some columns, and the number of each id in each column."""
     every = np.concatenate(columns)
@@ -340,7 +334,3 @@ def _first(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def _column(table: np.ndarray, relation: str, name: str) -> np.ndarray:
     return table[:, tuple(SCHEMAS[relation]).index(name)]
-
-
-def _int64(value: Any) -> int:
-    return ABSENT if value is None or value not in _INT64 else value

@@ -11,19 +11,13 @@ import numpy as np
 
 from ....semconv import SESSION
 from ...analysis.breakdown import STEP
-from ...analysis.sessions import (
-    HANG_ON_SESSIONS,
-    FoundSession,
-    SessionFinder,
-    closed_session,
-)
+from ...analysis.sessions import HANG_ON_SESSIONS, FoundSession, SessionFinder, closed_session
 from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedSpan, shown
-from ..relations import ABSENT, Block, Texts
+from ..relations import ABSENT, MOST_LEVELS, Block, Texts
 from .errors import NotReducibleError
 from .phases import Numbered
 
-_MOST_LEVELS: Final = 64
 _MOST_LISTED: Final = 1000
 
 
@@ -131,7 +125,7 @@ class ScopeTree:
 
         `open_scopes` has the parent, the name and the index of scopes that have not ended.
         """
-        for _ in range(_MOST_LEVELS + 1):
+        for _ in range(MOST_LEVELS + 1):
             if id_ is None:
                 return None
             found = self._by_id.get(id_)

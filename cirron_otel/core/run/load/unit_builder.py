@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ....semconv import MICRO_STEP, SESSION
 from ...analysis.breakdown import STEP, is_checkpoint
 from ...records.rows import IndexedSpan, detach, shown
-from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts
+from ..relations import ABSENT, MOST_LEVELS, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts, integer_of
 from .columns import Columns
 from .phases import Numbered, duration_of, own_times, parts_of
 from .tree import Extent, UnitsKey
 
 _NOTED: Final = frozenset({"eval", SESSION, STEP})
 _EPOCH: Final = "epoch"
-_MOST_LEVELS: Final = 64
-_INT64: Final = range(-(2**63) + 1, 2**63)
 
 
 class NotedSpan(NamedTuple):
@@ -85,11 +83,11 @@ class UnitBuilder:
             flags |= SUMMARY
         texts = self._texts
         self.units.add((
-            number, *texts.halves(span.id), texts.token(span.parent_id), _integer(span.rank),
-            _integer(span.pid), texts.token_of(span.index), span.start_ns, duration_of(span),
-            _integer(span.gpu_ns),
+            number, *texts.halves(span.id), texts.token(span.parent_id), integer_of(span.rank),
+            integer_of(span.pid), texts.token_of(span.index), span.start_ns, duration_of(span),
+            integer_of(span.gpu_ns),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
-            _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
+            integer_of(span.memory_peak_bytes), integer_of(device_peak), integer_of(reserved_peak),
             flags, count,
         ))  # fmt: skip
 
@@ -132,7 +130,7 @@ def indexes_around(
     """Return the indexes of the innermost step and epoch around a span, itself included."""
     step = epoch = None
     at: IndexedSpan | None = span
-    for _ in range(_MOST_LEVELS):
+    for _ in range(MOST_LEVELS):
         if at is None:
             break
         if at.name == STEP and step is None:
@@ -145,7 +143,3 @@ def indexes_around(
 
 def _device(gpu_ns: int | None) -> int:
     return ABSENT if gpu_ns is None else max(gpu_ns, 0)
-
-
-def _integer(value: Any) -> int:
-    return ABSENT if value is None or value not in _INT64 else value
