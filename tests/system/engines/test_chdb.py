@@ -84,5 +84,5 @@ def test_the_documents_are_equal(case: str, documents: dict[str, Any], tmp_path:
     reports = tuple(name for name in names if name != RELATIONS)
     expected = in_python(files, tmp_path / "s", reports)
     if RELATIONS in names:
-        expected[RELATIONS] = relations.plain(relations.in_index(files, tmp_path / "r"))
+        expected[RELATIONS] = relations.plain(relations.in_columns(files, tmp_path / "r"))
     assert documents[case] == json.loads(json.dumps(expected))
