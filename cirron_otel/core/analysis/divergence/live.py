@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 from ...spool.journal import open_scopes
@@ -26,10 +27,14 @@ class LiveComparison:
         """`dropped` is the number of marks that A's processes dropped; `paths` are those of B."""
         self._reference, self._dropped, self._paths = reference, dropped, paths
         self._steps = LiveSteps()
-        reader = SpoolReader(paths.root)
-        self._marks = DigestMarks(reader, self._steps.names, self._steps.layouts)
         self._owners: set[str] = set()
         self._ranks: dict[int, RankComparison] = {}
+
+    @cached_property
+    def _marks(self) -> DigestMarks:
+        """The digests of B with their tensors. B has no spool before its first batch."""
+        reader = SpoolReader(self._paths.root)
+        return DigestMarks(reader, self._steps.names, self._steps.layouts)
 
     @property
     def comparison(self) -> RunComparison:
