@@ -311,7 +311,7 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
     step = statistics.median(each.steps.steps.median_ns for each in ranks)
     if sums[slowest] - middle < _STRAGGLES * max(step, 1):
         return None
-    names = {name for phases in busy.values() for name in phases}
+    names = sorted({name for phases in busy.values() for name in phases})  # equal ones: the first
 
     def excess(name: str) -> float:
         times_of_others = [phases.get(name, 0) for rank, phases in busy.items() if rank != slowest]
