@@ -241,7 +241,7 @@ def test_no_batch_is_too_odd(tmp_path_factory: pytest.TempPathFactory, one: Any,
 
 
 def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
-    """Ten times the spool: for a verification, the peak of Python's memory grows by the names.
+    """Ten times the spool: the same peak of Python's own memory, without SQLite's bounded cache.
 
     A summary, and trees, take a bounded number of bytes for each span that is not shown.
     """
@@ -250,8 +250,8 @@ def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
         root = tmp_path / str(count)
         writer = SpoolWriter(root, max_bytes=None, durable=False)
         for number in range(count):
-            first = number * 50
-            spans = [span(first + n, 10**6) for n in range(50)]
+            first = number * 200
+            spans = [span(first + n, 10**6) for n in range(200)]
             writer.write(encoded(made(number, spans=spans)))
         reader = SpoolReader(root)
         tracemalloc.start()
@@ -261,5 +261,5 @@ def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
         build_trees(reader, limits=TreeLimits(spans=10))
         peaks.append((same, tracemalloc.get_traced_memory()[1]))
         tracemalloc.stop()
-    assert peaks[1][0] - peaks[0][0] < 500 * 90, "bytes for the name of each batch"
-    assert peaks[1][1] - peaks[0][1] < 800 * 90 * 50
+    assert peaks[1][0] < peaks[0][0] * 1.2
+    assert peaks[1][1] - peaks[0][1] < 800 * 90 * 200

@@ -37,7 +37,7 @@ class ReplicaEvidence:
     def __init__(self, digests: RunDigests) -> None:
         self._digests = digests
         self.first = next(step_states(digests.steps, WEIGHTS), [])
-        """The weights of the first step that several ranks have; empty if there is none."""
+        """The weights of the first step that several ranks have; empty without such a step."""
         self._sharded: dict[Rank, bool] = {}
         self._gradients: dict[Rank, Digests] = {}
         """The gradients in the first step."""

@@ -32,7 +32,7 @@ class UnitScopes:
 
     @cached_property
     def deep(self) -> Table | None:
-        """The spans inside units that are not directly inside them; None if there are none.
+        """The spans inside units below their direct children; None without such spans.
 
         The columns are those of `direct`; an evaluation may also be around the span.
         """
