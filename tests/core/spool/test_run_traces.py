@@ -57,6 +57,13 @@ def test_the_slowest_and_a_typical_step_of_each_rank(tmp_path: Path) -> None:
         traces(SpoolReader(tmp_path), "zz")
 
 
+def test_half_of_an_id_finds_no_id_of_another_shape(tmp_path: Path) -> None:
+    """The half is the number of a missing integer, which ids of other shapes have as a half."""
+    reader = write(tmp_path, batch([{**span("step", 5), "id": "weird id"}]))
+    with pytest.raises(InputError, match="no scope '8000000000000000'"):
+        traces(reader, "8" + 15 * "0")
+
+
 def test_scopes_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     spans = [span(f"p{n}", 1, "s") for n in range(9)] + [span("step", 20, id="s")]
     [found], _ = traces(write(tmp_path, batch(spans)), limits=TreeLimits(spans=5, children=5))

@@ -16,7 +16,7 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
-from cirron_otel.semconv import SESSION
+from cirron_otel.semconv import OVERHEAD_NS, SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
@@ -87,6 +87,18 @@ def test_marks_of_evaluations_around_and_inside_units(tmp_path: Path) -> None:
         (2, 1, 0), (3, 1, 0), (4, 1, 0), (5, 0, 0), (6, 1, 1), (7, 1, 1), (8, 1, 1), (9, 0, 1),
         (10, 0, 0), (11, 0, 0), (12, 1, 1), (13, 1, 1), (14, 0, 0),
     ]  # fmt: skip
+
+
+def test_overhead_marks_count_if_their_value_is_not_finite(tmp_path: Path) -> None:
+    """A text such as "nan" is a value, and no figure needs those of overhead marks."""
+    values: list[dict[str, Any]] = [
+        {"value": 7, "value_type": "int"}, {"value": "nan", "value_type": "string"},
+        {"value": None, "value_nonfinite": "nan", "value_type": "float"},
+    ]  # fmt: skip
+    marks = [mark(number, 1, name=OVERHEAD_NS, **each) for number, each in enumerate(values, 2)]
+    batch = made(0, spans=[span(1, name="step")], marks=marks)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    assert len(assert_equal(files, tmp_path)["marks"]) == 1
 
 
 def test_texts_that_are_hard_to_quote(tmp_path: Path) -> None:
