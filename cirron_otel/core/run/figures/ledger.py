@@ -1,0 +1,83 @@
+"""The ledger of a run: the time of each lane by account, and unit by unit.
+
+A lane is the time line of one rank. The cycle of a unit is the unit with the gap between it and
+the unit ahead of it. All times are ns, as int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Lane:
+    """The units of a rank in order, and its time by account.
+
+    All arrays have one entry for each unit. If there are too many units to keep them all, an entry
+    is the sum of `size` units.
+    """
+
+    rank: int | None
+    host: str | None
+    start: np.ndarray
+    """The start of each unit, Unix ns."""
+    ns: np.ndarray
+    """The duration of each unit, from its start to its end."""
+    number: np.ndarray
+    """The number of each unit over the whole run, from 0; a repeated unit has the same number."""
+    epoch: np.ndarray
+    """The place of the unit's epoch among the epochs of the lane, from 0; -1 without an epoch."""
+    accounts: dict[str, np.ndarray]
+    """By account: its part of the cycle of each unit. No entry is negative."""
+    waiting: np.ndarray
+    """The time of each unit in the phases in which ranks wait for each other."""
+    own: np.ndarray
+    """The time from the end of the waiting phase of the unit ahead to the start of this unit's.
+    -1 if there is none."""
+    device: np.ndarray | None = None
+    """The time on the device of each unit; None if none was measured."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """By account: the time outside of all cycles: `start_up`, `shut_down`, `idle`, `ended`."""
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By account and recorded name: the total time. The time of `unattributed`, `between_units`
+    and other accounts without scopes has no parts."""
+    size: int = 1
+    """The number of units in each entry."""
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """The total time by account."""
+        totals = dict(self.outside)
+        for account, times in self.accounts.items():
+            totals[account] = totals.get(account, 0) + int(times.sum())
+        return {account: ns for account, ns in totals.items() if ns}
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The time of all lanes by account."""
+
+    first_ns: int
+    last_ns: int
+    """The extent of the run: the first start and the last end of any rank, Unix ns."""
+    lanes: list[Lane]
+    """In order of rank; a lane without a rank comes first."""
+    epochs: list[str]
+    """The number of each epoch, as recorded, by its place."""
+
+    @property
+    def total_ns(self) -> int:
+        """The number of lanes times the extent."""
+        return len(self.lanes) * (self.last_ns - self.first_ns)
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """The total time by account, over all lanes."""
+        totals: dict[str, int] = {}
+        for lane in self.lanes:
+            for account, ns in lane.totals.items():
+                totals[account] = totals.get(account, 0) + ns
+        return totals

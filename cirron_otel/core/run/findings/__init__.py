@@ -1,0 +1,1 @@
+"""Findings: causes of lost time, and failures, each with its price."""
