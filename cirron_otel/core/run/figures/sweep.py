@@ -1,0 +1,54 @@
+"""One sweep over intervals that may overlap: at every instant, exactly one of them counts."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """An interval of a time line."""
+
+    start: int
+    end: int
+    depth: int
+    """The number of scopes around the scope; 0 if it is unknown."""
+    account: str
+    name: int
+    """The token of the name under which its time is listed."""
+    overrides: bool = False
+    """Whether everything inside the interval belongs to its account."""
+
+
+def sweep(intervals: Iterable[Interval]) -> Iterator[tuple[int, int, Interval]]:
+    """Yield the pieces of time that some interval covers, in order, each with its interval.
+
+    The interval that started last counts; of several, the deeper one, then the shorter one. If an
+    interval that overrides contains it, that one counts instead. Empty intervals are left out.
+    """
+    waiting = [each for each in intervals if each.end > each.start]
+    waiting.sort(key=lambda each: each.start, reverse=True)
+    bounds = sorted({time for each in waiting for time in (each.start, each.end)})
+    opened: list[tuple[int, int, int, int, Interval]] = []
+    overriding: list[Interval] = []
+    for order, (start, end) in enumerate(pairwise(bounds)):
+        while waiting and waiting[-1].start == start:
+            each = waiting.pop()
+            length = each.end - each.start
+            heapq.heappush(opened, (-each.start, -each.depth, length, -order, each))
+            if each.overrides:
+                overriding.append(each)
+        while opened and opened[0][-1].end <= start:
+            heapq.heappop(opened)
+        if not opened:
+            continue
+        innermost = opened[0][-1]
+        if overriding:
+            overriding = [each for each in overriding if each.end > start]
+            around = (
+                o for o in overriding if o.start <= innermost.start and innermost.end <= o.end
+            )
+            innermost = max(around, default=innermost, key=lambda each: each.start)
+        yield start, end, innermost
