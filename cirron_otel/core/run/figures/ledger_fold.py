@@ -149,14 +149,17 @@ class LedgerFold:
         gaps = start[1:] - start[:-1] - ns[:-1]
         if np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps):
             busy_and_idle(lane, first, last)
+            self._number(lane, key, np.zeros(len(key), bool), waiting, np.full(len(key), ABSENT))
         else:
             breaks = fill_gaps(lane, self._outside.of_rank(rank), process, first, last, self._texts)
             self._number(lane, key, breaks, waiting, waited)
             lane.device = None if (device == ABSENT).all() else np.where(device < 0, 0, device)
             lane.lacking = _by_account(pieces.lacking, pieces.start)
+        if self._size > 1:
+            join(lane, self._size)
         self._lanes.append(lane)
         self._cells += _cells(lane)
-        while self._cells > MOST_CELLS:
+        while self._cells > MOST_CELLS and max(len(each.start) for each in self._lanes) > 1:
             self._join()
 
     def _number(
@@ -170,8 +173,6 @@ class LedgerFold:
         is_known = (waited != ABSENT) & np.r_[False, waited[:-1] != ABSENT] & ~breaks
         ahead = np.r_[0, waited[:-1]]
         lane.own = np.where(is_known, np.maximum(waited - ahead - waiting, 0), -1)
-        if self._size > 1:
-            join(lane, self._size)
 
     def _join(self) -> None:
         """Halve the number of entries of all lanes."""
@@ -202,6 +203,10 @@ def join(lane: Lane, size: int) -> None:
     lane.accounts = {name: added(times) for name, times in lane.accounts.items()}
     lane.lacking = {name: added(times) for name, times in lane.lacking.items()}
     lane.device = None if lane.device is None else added(lane.device)
+    lane.restarts = [
+        (int(np.searchsorted(firsts, place, side="right")) - 1, times)
+        for place, times in lane.restarts
+    ]
     lane.size = size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Interval(NamedTuple):
@@ -21,6 +21,11 @@ class Interval(NamedTuple):
     overrides: bool = False
     """Whether everything inside the interval belongs to its account."""
 
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The place among the intervals that are open at a time, the innermost first."""
+        return -self.start, -self.depth, self.end - self.start, self.account, self.name
+
 
 def sweep(intervals: Iterable[Interval]) -> Iterator[tuple[int, int, Interval]]:
     """Yield the pieces of time that some interval covers, in order, each with its interval.
@@ -31,13 +36,12 @@ def sweep(intervals: Iterable[Interval]) -> Iterator[tuple[int, int, Interval]]:
     waiting = [each for each in intervals if each.end > each.start]
     waiting.sort(key=lambda each: each.start, reverse=True)
     bounds = sorted({time for each in waiting for time in (each.start, each.end)})
-    opened: list[tuple[int, int, int, int, Interval]] = []
+    opened: list[tuple[tuple[Any, ...], Interval]] = []
     overriding: list[Interval] = []
-    for order, (start, end) in enumerate(pairwise(bounds)):
+    for start, end in pairwise(bounds):
         while waiting and waiting[-1].start == start:
             each = waiting.pop()
-            length = each.end - each.start
-            heapq.heappush(opened, (-each.start, -each.depth, length, -order, each))
+            heapq.heappush(opened, (each.order, each))
             if each.overrides:
                 overriding.append(each)
         while opened and opened[0][-1].end <= start:
@@ -50,5 +54,5 @@ def sweep(intervals: Iterable[Interval]) -> Iterator[tuple[int, int, Interval]]:
             around = (
                 o for o in overriding if o.start <= innermost.start and innermost.end <= o.end
             )
-            innermost = max(around, default=innermost, key=lambda each: each.start)
+            innermost = min(around, default=innermost, key=lambda each: each.order)
         yield start, end, innermost
