@@ -164,8 +164,8 @@ class _Described:
         )  # fmt: skip
 
     def _part(self, row: tuple[int, ...]) -> tuple[Any, ...]:
-        unit, no, name, ns, gpu_ns = row
-        return self._place(unit), self._place(no), self._texts.text(name), ns, gpu_ns
+        unit, no, name, *times = row
+        return self._place(unit), self._place(no), self._texts.text(name), *times
 
     def _place(self, no: int) -> Any:
         if no not in self._places:
