@@ -85,15 +85,14 @@ class AccountsOfUnits:
         is_due = np.zeros(len(units["ns"]), bool)
         if not len(start):
             return is_due
-        first, ns = units["start_ns"][places], units["ns"][places]
         # All differences are within the unit, or wrap: then they are negative or too large.
-        offset = start - first
+        offset = start - np.repeat(units["start_ns"], units["parts"])
         end = offset + wall
-        is_odd = (offset < 0) | (end > ns) | (end < offset)
-        is_next = places[1:] == places[:-1]
-        is_odd[1:] |= is_next & (offset[1:] < end[:-1])
+        is_odd = (offset < 0) | (end < offset) | (end > np.repeat(units["ns"], units["parts"]))
         is_odd |= own != wall
-        is_due[places[is_odd]] = True
+        is_odd[1:] |= (offset[1:] < end[:-1]) & (places[1:] == places[:-1])
+        if is_odd.any():
+            is_due[places[is_odd]] = True
         sums = (units["flags"] & SUMS) != 0
         if sums.any():
             total = np.zeros(len(is_due), float)
