@@ -33,6 +33,7 @@ class _Pieces:
     process: list[np.ndarray] = field(default_factory=list)
     waiting: list[np.ndarray] = field(default_factory=list)
     waited: list[np.ndarray] = field(default_factory=list)
+    forwarded: list[np.ndarray] = field(default_factory=list)
     device: list[np.ndarray] = field(default_factory=list)
     accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
@@ -81,6 +82,7 @@ class LedgerFold:
             pieces.key.append(keys[place])
             pieces.waiting.append(found.waiting[place])
             pieces.waited.append(found.waited[place])
+            pieces.forwarded.append(found.forwarded[place])
             pieces.device.append(found.device[place])
             pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
             pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
@@ -130,11 +132,11 @@ class LedgerFold:
             return
         rank, pieces, self._pieces = known(self._rank), self._pieces, _Pieces()
         self._rank = None
-        start, ns, process, key, waiting, waited, device = (
+        start, ns, process, key, waiting, waited, forwarded, device = (
             _joined(column)
             for column in (
                 pieces.start, pieces.ns, pieces.process, pieces.key, pieces.waiting, pieces.waited,
-                pieces.device,
+                pieces.forwarded, pieces.device,
             )
         )  # fmt: skip
         sums = self._sums[rank]
@@ -149,10 +151,11 @@ class LedgerFold:
         gaps = start[1:] - start[:-1] - ns[:-1]
         if np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps):
             busy_and_idle(lane, first, last)
-            self._number(lane, key, np.zeros(len(key), bool), waiting, np.full(len(key), ABSENT))
+            nothing = np.full(len(key), ABSENT)
+            self._number(lane, key, np.zeros(len(key), bool), nothing, nothing)
         else:
             breaks = fill_gaps(lane, self._outside.of_rank(rank), process, first, last, self._texts)
-            self._number(lane, key, breaks, waiting, waited)
+            self._number(lane, key, breaks, waited, forwarded)
             lane.device = None if (device == ABSENT).all() else np.where(device < 0, 0, device)
             lane.lacking = _by_account(pieces.lacking, pieces.start)
         if self._size > 1:
@@ -163,8 +166,8 @@ class LedgerFold:
             self._join()
 
     def _number(
-        self, lane: Lane, key: np.ndarray, breaks: np.ndarray, waiting: np.ndarray,
-        waited: np.ndarray,
+        self, lane: Lane, key: np.ndarray, breaks: np.ndarray, waited: np.ndarray,
+        forwarded: np.ndarray,
     ) -> None:  # fmt: skip
         """Set the numbers and the epochs of units, and the times of their own work."""
         process = np.cumsum(breaks)
@@ -172,7 +175,9 @@ class LedgerFold:
         lane.epoch = self._numbers.epoch_places(key)
         is_known = (waited != ABSENT) & np.r_[False, waited[:-1] != ABSENT] & ~breaks
         ahead = np.r_[0, waited[:-1]]
-        lane.own = np.where(is_known, np.maximum(waited - ahead - waiting, 0), -1)
+        lane.own = np.where(is_known, np.maximum(waited - ahead - lane.waiting, 0), -1)
+        is_known &= forwarded != ABSENT
+        lane.forwarded = np.where(is_known, np.maximum(forwarded - ahead, 0), -1)
 
     def _join(self) -> None:
         """Halve the number of entries of all lanes."""
@@ -193,8 +198,10 @@ def join(lane: Lane, size: int) -> None:
     def added(times: np.ndarray) -> np.ndarray:
         return np.add.reduceat(times, firsts)
 
-    has_own = added((lane.own < 0).astype(np.int64)) == 0
-    lane.own = np.where(has_own, added(lane.own), -1)
+    lane.own, lane.forwarded = (
+        np.where(added((each < 0).astype(np.int64)) == 0, added(each), -1)
+        for each in (lane.own, lane.forwarded)
+    )
     lane.start, lane.number, lane.epoch = (
         each[firsts] for each in (lane.start, lane.number, lane.epoch)
     )
