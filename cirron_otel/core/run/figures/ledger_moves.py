@@ -164,17 +164,19 @@ def _waiting(lanes: Sequence[Lane]) -> None:
     some = [lane for lane, is_in in zip(lanes, synchronised, strict=True) if is_in]
     if len(some) < 2:
         return
+    sources = ["communication", "backward"]
     if _waits_in_forward(some, chunks, at_once):
+        sources.insert(1, "forward")
         for lane in some:
             lane.waiting = lane.waiting + lane.accounts["forward"]
             lane.own = np.where(
                 lane.own < 0, -1, np.maximum(lane.own - lane.accounts["forward"], 0)
             )
     for chunk in _tables(some, chunks, at_once):
-        _move_waiting(some, chunk)
+        _move_waiting(some, chunk, sources)
 
 
-def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk) -> None:
+def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) -> None:
     own, waiting = chunk.own, chunk.waiting
     is_known = own >= 0
     least = np.where(is_known, waiting, np.iinfo(np.int64).max).min(axis=0)
@@ -182,7 +184,7 @@ def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk) -> None:
     for row, (lane, (chosen, columns)) in enumerate(zip(lanes, chunk.places, strict=True)):
         wait = np.minimum(waiting[row, columns] - least[columns], most[columns] - own[row, columns])
         wait = np.where(is_known[row, columns], np.maximum(wait, 0), 0)
-        for source in ("communication", "backward", "forward"):
+        for source in sources:
             times = lane.accounts.get(source)
             if times is not None:
                 taken = np.minimum(wait, times[chosen])
