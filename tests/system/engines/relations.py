@@ -156,11 +156,11 @@ class _Described:
         assert len({len(array) for array in block.values()}) == 1
 
     def _unit(self, row: tuple[int, ...]) -> tuple[Any, ...]:
-        no, high, low, parent, rank, pid, idx, start_ns, ns, gpu_ns, error, *rest = row
+        no, high, low, parent, rank, pid, thread, idx, start_ns, ns, gpu_ns, error, *rest = row
         texts = self._texts
         return (
             self._place(no), texts.id_of(high, low), texts.text(parent), rank, pid,
-            texts.text(idx), start_ns, ns, gpu_ns, texts.text(error), *rest,
+            thread, texts.text(idx), start_ns, ns, gpu_ns, texts.text(error), *rest,
         )  # fmt: skip
 
     def _part(self, row: tuple[int, ...]) -> tuple[Any, ...]:
