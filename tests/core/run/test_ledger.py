@@ -49,7 +49,8 @@ def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
         index = texts.token(str(unit.index if unit.index >= 0 else no))
         rows.append({
             "no": no, "rank": unit.rank, "pid": unit.pid, "thread": unit.thread, "idx": index,
-            "start_ns": unit.start, "ns": unit.ns, "parent": -1, "error": -1, "flags": 0, "parts": len(unit.parts),
+            "start_ns": unit.start, "ns": unit.ns, "parent": -1, "error": -1, "flags": 0,
+            "parts": len(unit.parts),
         })  # fmt: skip
         for name, start, ns, *gpu in unit.parts:
             parts.append({
