@@ -42,6 +42,8 @@ _CONFIDENCE: Final = 3.75
 """3 deviations, times 1.25 for the deviation of a median."""
 _TWO_THIRDS: Final = 2 / 3
 _DEVIATIONS: Final = 5
+_WIDTH: Final = 0.97
+"""The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
@@ -255,10 +257,7 @@ def _add_own(
 def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
     """Return the finding on the units in which a rank is slower than the others."""
     cycles, matrix = work.cycles, work.matrix
-    step = -(-len(matrix) // _MOST_LANES)
-    low, high = np.percentile(matrix[::step][:, cycles.is_steady], (5, 25), axis=1)
-    # The lower quarter has no slow units even if a rank is slow in half of them.
-    noise = float(np.median(high - low)) / 0.97
+    noise = _noise(assessment, work)
     limit = max(_DEVIATIONS * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
     usual = lower_median_of_others(matrix)
     over = matrix - usual
@@ -284,6 +283,25 @@ def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
             rest = saved - _add_own(assessment, bid, cycles, place, own, held)
         add_wait(assessment, bid, cycles, place, rest)
     return _price_units(assessment, work, bid, units, saved, by_place, by_account)
+
+
+def _noise(assessment: Assessment, work: _Work) -> float:
+    """Return the usual deviation of a rank's time up to its waiting phase, ns.
+
+    It is estimated from the lower quarter, which has no slow units even if a rank is slow in half
+    of them.
+    """
+    cycles = work.cycles
+    lanes = cycles.aligned.lanes
+    widths = []
+    for place in range(0, len(lanes), -(-len(lanes) // _MOST_LANES)):
+        own = cycles.aligned.of(place, assessment.ledger.lanes[lanes[place]].own)
+        times = own[cycles.is_steady & (own >= 0)].astype(np.float64)
+        if not len(times):
+            times = work.matrix[place][cycles.is_steady]
+        low, high = np.percentile(times, (5, 25))
+        widths.append(float(high - low))
+    return float(np.median(widths)) / _WIDTH
 
 
 def _price_units(
