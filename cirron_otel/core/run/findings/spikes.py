@@ -45,7 +45,8 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         if begins.sum() < 2 or lane.size > 1:
             continue
         times, median = cycles.account("input"), cycles.median_ns
-        usual = float(np.median(times[cycles.is_steady & ~begins])) if (~begins).any() else 0.0
+        later = cycles.is_steady & ~begins
+        usual = float(np.median(times[later])) if later.any() else 0.0
         over = times - usual
         slow = begins & (times > _FIRST_FACTOR * median) & (2 * over > cycles.work - median)
         if slow.sum() < 2:
