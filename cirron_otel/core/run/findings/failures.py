@@ -119,8 +119,10 @@ def _brief(failure: SessionFailure) -> dict[str, Any]:
 
 def unit_at(assessment: Assessment, rank: int | None, time_ns: int | None) -> int | None:
     """Return the number of a rank's last unit that started by a time; None if there is none."""
-    for lane in assessment.ledger.lanes:
-        if lane.rank == rank and len(lane.start):
+    lanes = assessment.ledger.lanes
+    for lane in lanes:
+        # The only lane of a run is that of any record.
+        if (lane.rank == rank or len(lanes) == 1) and len(lane.start):
             if time_ns is None:
                 return int(lane.number[-1])
             place = int(np.searchsorted(lane.start, time_ns, side="right")) - 1

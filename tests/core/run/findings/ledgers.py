@@ -80,3 +80,11 @@ def job(
         }
         lanes.append(lane)
     return Ledger(START_NS, START_NS + length, lanes, [str(each) for each in range(epochs)])
+
+
+def price_ns(
+    ranks: int, units: int, plant: Callable[[Times], None], *, noise: float = 0.0, seed: int = 0
+) -> int:
+    """Return what a job with the same noise would save without the planted cause, rank-ns."""
+    planted = job(ranks, units, plant=plant, noise=noise, seed=seed)
+    return planted.total_ns - job(ranks, units, noise=noise, seed=seed).total_ns
