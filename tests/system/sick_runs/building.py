@@ -32,7 +32,8 @@ from .truth import (
 Change = Callable[[np.random.Generator, Case], bool]
 """Changes a case, such as its marks; returns False if the draw must be repeated."""
 _TRIES: Final = 400
-_SECOND: Final = 0.42
+_SECOND: Final = 0.62
+"""The probability of a second cause. Many draws with two causes are not clear, and repeated."""
 _ALIKE: Final = 0.8
 """The largest price of a second cause, as a fraction of that of the first."""
 
@@ -74,9 +75,9 @@ def family(
 ) -> Family:
     """Return a family whose plans are drawn from a setting.
 
-    `second` are the causes of `SECOND` of which one may be added. `of_plan` changes a healthy plan,
-    or returns None to draw again. With `weight`, each price is that multiple of the threshold of a
-    warning.
+    `second` are the causes of `SECOND` of which one may be added. `change` adds what is not time,
+    such as a failure, which is then the first finding. `of_plan` changes a healthy plan, or returns
+    None to draw again. With `weight`, each price is that multiple of the threshold of a warning.
     """
 
     def build(seed: int) -> Case:
@@ -88,9 +89,12 @@ def family(
             if plan is None:
                 continue
             case = Case(name, seed, producer, plan, simulate(plan))
-            if cause is not None:
-                found = _sick(chance, case, cause, second, price, weight, is_clear)
-                if not found:
+            planted = cause
+            if cause is None and second and chance.random() < _SECOND / 2:
+                planted = SECOND[str(chance.choice(second))][1]
+            if planted is not None:
+                others = second if planted is cause else ()
+                if not _sick(chance, case, planted, others, price, weight, is_clear):
                     continue
             if change is not None and not change(chance, case):
                 continue
@@ -122,11 +126,13 @@ def _sick(
         if sum(prices) > 0.75:
             return False
     planted = plant(case.plan, causes, prices, by_weight=weight is not None)
+    case.twin = case.plan
     case.plan, case.times = planted.plan, planted.times
     found = [
         each.expected(cost, planted.plan, planted.times)
         for each, cost in zip(causes, planted.costs, strict=True)
     ]
+    case.planted = found
     if weight is None and not _has_prices(found, prices):
         return False
     expected = [_in_short_run(each, case) for each in found]

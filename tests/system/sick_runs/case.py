@@ -41,6 +41,10 @@ class Case:
     producer: str
     plan: Plan
     times: Times
+    twin: Plan | None = None
+    """The same plan without the planted causes; None if no time was added."""
+    planted: list[Expected] = field(default_factory=list)
+    """All causes that were planted, also those below the threshold of a warning."""
     expected: list[Expected] = field(default_factory=list)
     """In order of severity and price; empty if nothing is wrong."""
     values: dict[str, np.ndarray] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from .case import Case, Death, Memory
 from .causes import Cause
 from .drawing import jitter
 from .plan import PAUSED, START_UP, Plan, Times, simulate
-from .truth import Expected, is_near_threshold
+from .truth import MARGIN, Expected, is_near_threshold, severity
 
 _GIB = 2**30
 _FAILED = "ValueError: shapes cannot be multiplied"
@@ -20,8 +20,16 @@ _INCOMPLETE = "incomplete: the process ended without closing this scope"
 _OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-def _first(case: Case, expected: Expected) -> None:
+def _first(case: Case, expected: Expected) -> bool:
+    """Expect a finding as the first one; return False if a planted cause may be as severe.
+
+    Of two findings that are equally severe, the more expensive is first.
+    """
+    planted = [severity(e.kinds[0], (e.weight or 0) * MARGIN[1]) for e in case.expected]
+    if any(each <= expected.severity for each in planted):
+        return False
     case.expected.insert(0, expected)
+    return True
 
 
 # Failures.
@@ -40,8 +48,7 @@ def dies(kind: str, error: str) -> Change:
         if plan.ranks > 1:
             later = at + int(chance.uniform(0.1, 3) * plan.unit_ns)
             _others_wait(case, rank, unit, later)
-        _first(case, Expected((kind,), ranks=(rank,) if plan.ranks > 1 else None))
-        return True
+        return _first(case, Expected((kind,), ranks=(rank,) if plan.ranks > 1 else None))
 
     return change
 
@@ -105,8 +112,7 @@ def is_missing(chance: np.random.Generator, case: Case) -> bool:
     missing = int(chance.integers(1, 3))
     case.world_size = case.plan.ranks + missing
     ranks = tuple(range(case.plan.ranks, case.world_size))
-    _first(case, Expected(("RANK_MISSING",), ranks=ranks))
-    return True
+    return _first(case, Expected(("RANK_MISSING",), ranks=ranks))
 
 
 def is_interrupted(chance: np.random.Generator, case: Case) -> bool:
@@ -224,8 +230,7 @@ def not_finite(chance: np.random.Generator, case: Case) -> bool:
     last = unit if chance.random() < 0.3 else plan.units - 1
     value = float(chance.choice([np.nan, np.inf, -np.inf]))
     case.values["loss"][:, unit : last + 1] = value
-    _first(case, Expected(("NON_FINITE",), units=((unit, last),)))
-    return True
+    return _first(case, Expected(("NON_FINITE",), units=((unit, last),)))
 
 
 def diverging(chance: np.random.Generator, case: Case) -> bool:
@@ -239,8 +244,7 @@ def diverging(chance: np.random.Generator, case: Case) -> bool:
     last = np.median(case.values["loss"][:, -plan.units // 10 :])
     if last < 3.5 * np.median(loss[:, : plan.units // 10 + 1]):
         return False
-    _first(case, Expected(("DIVERGING",)))
-    return True
+    return _first(case, Expected(("DIVERGING",)))
 
 
 def exploding(chance: np.random.Generator, case: Case) -> bool:
@@ -248,8 +252,7 @@ def exploding(chance: np.random.Generator, case: Case) -> bool:
     healthy_values(chance, case)
     unit = int(chance.integers(case.plan.units // 3, case.plan.units - 1))
     case.values["grad_norm"][:, unit] *= chance.uniform(300, 1e5)
-    _first(case, Expected(("EXPLODING_GRADIENT",), units=((unit, unit),)))
-    return True
+    return _first(case, Expected(("EXPLODING_GRADIENT",), units=((unit, unit),)))
 
 
 # Memory.
@@ -269,8 +272,7 @@ def memory(*, device: bool, is_healthy: bool = False) -> Change:
         )
         if not is_healthy:
             used = used + place * chance.uniform(0.1, 0.3) * capacity
-            kinds = ("CREEP_CONFIRMED", "CREEP_EARLY")
-            _first(case, Expected(kinds))
+            case.expected = [Expected(("CREEP_CONFIRMED", "CREEP_EARLY"))]
         case.memory = Memory(used, capacity, device)
         return True
 
@@ -284,8 +286,7 @@ def is_nearly_full(chance: np.random.Generator, case: Case) -> bool:
     share = chance.uniform(0.955, 0.985)
     used = share * capacity * (1 - 0.003 * chance.random((plan.ranks, plan.units)))
     case.memory = Memory(used, capacity, True)
-    _first(case, Expected(("HIGH_PRESSURE",)))
-    return True
+    return _first(case, Expected(("HIGH_PRESSURE",)))
 
 
 # Records that are missing.
@@ -294,8 +295,7 @@ def is_nearly_full(chance: np.random.Generator, case: Case) -> bool:
 def has_drops(chance: np.random.Generator, case: Case) -> bool:
     """The recording processes dropped records."""
     case.session_attributes = {"drops.scopes_buffer_full": int(chance.integers(100, 5000))}
-    _first(case, Expected(("INCOMPLETE",)))
-    return True
+    return _first(case, Expected(("INCOMPLETE",)))
 
 
 def with_overhead(name: str) -> Change:
