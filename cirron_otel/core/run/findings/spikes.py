@@ -1,0 +1,178 @@
+"""Findings on single slow units: spikes, and slow first batches of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from .assessment import Assessment, advise, locate
+from .courses import slow_interval
+from .cycles import WORK, Cycles
+from .finding import Finding
+from .words import intervals, percent, period_of, ranks_text, time, units_text
+
+_FIRST_FACTOR: Final = 3
+_FEW: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Spikes:
+    """The slow units of some lanes, and the account that holds half of their excess."""
+
+    cycles: Cycles
+    units: np.ndarray
+    """A mask."""
+    excess: np.ndarray
+    account: str | None
+    baselines: dict[str, float]
+
+
+def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
+    """Yield the finding on slow first batches of epochs."""
+    if not assessment.is_training:
+        return
+    bid, firsts, epochs, each_ns = assessment.claims.bid(), [], 0, 0.0
+    lanes: list[int] = []
+    for cycles in assessment.cycles():
+        aligned = cycles.aligned
+        lane = assessment.ledger.lanes[aligned.lanes[0]]
+        epoch = aligned.of(0, lane.epoch)
+        begins = np.r_[True, epoch[1:] != epoch[:-1]] & (epoch >= 0)
+        if begins.sum() < 2 or lane.size > 1:
+            continue
+        times, median = cycles.account("input"), cycles.median_ns
+        later = cycles.is_steady & ~begins
+        usual = float(np.median(times[later])) if later.any() else 0.0
+        over = times - usual
+        slow = begins & (times > _FIRST_FACTOR * median) & (2 * over > cycles.work - median)
+        if slow.sum() < 2:
+            continue
+        lanes += aligned.lanes
+        firsts += cycles.numbers[slow].tolist()
+        epochs, each_ns = max(epochs, int(slow.sum())), max(each_ns, float(over[slow].mean()))
+        for place, number in enumerate(aligned.lanes):
+            own = np.where(slow, cycles.of_lane(place, "input") - usual, 0)
+            count = len(assessment.ledger.lanes[number].ns)
+            bid.add(number, "input", aligned.to(place, own, count), is_host=True)
+    if not bid.total_ns:
+        return
+
+    def describe(finding: Finding) -> None:
+        finding.phase = assessment.name_of("input")
+        if len(lanes) < len(assessment.ledger.lanes):
+            finding.ranks = assessment.ranks_of(lanes)
+        finding.steps = intervals(firsts)
+        finding.epochs = assessment.ledger.epochs[:100]
+        finding.sentence = (
+            f"The first batch of each epoch takes {time(each_ns)} longer than a later one"
+            f" ({epochs} epochs), {percent(finding.share)} of the time: workers start again."
+        )
+        locate(finding, excess_ns=round(each_ns), epochs=epochs)
+        advise(finding, "keep the workers between epochs: DataLoader(persistent_workers=True)",
+               "open files and databases once, and not in each epoch")  # fmt: skip
+
+    finding = assessment.price("SLOW_FIRST_BATCH", "slow_first_batch", bid, describe)
+    if finding is not None:
+        yield finding
+
+
+def spike_findings(assessment: Assessment) -> Iterator[Finding]:
+    """Yield the findings on single units that are much slower than the others, by account."""
+    groups: dict[str | None, list[_Spikes]] = {}
+    for cycles in assessment.cycles():
+        spikes = _spikes(assessment, cycles)
+        if spikes is not None:
+            groups.setdefault(spikes.account, []).append(spikes)
+    for account, of_account in groups.items():
+        bid = assessment.claims.bid()
+        for each in of_account:
+            each.cycles.add_excess(bid, np.where(each.units, each.excess, 0), each.baselines)
+        finding = assessment.price(
+            "INPUT_SPIKES" if account == "input" else "SPIKES",
+            "spikes",
+            bid,
+            partial(_describe, assessment, account, of_account),
+        )
+        if finding is not None:
+            yield finding
+
+
+def _spikes(assessment: Assessment, cycles: Cycles) -> _Spikes | None:
+    limits, median = assessment.limits, cycles.median_ns
+    work = cycles.work
+    limit = max(
+        limits["spikes.factor"] * median,
+        median + limits["spikes.deviations"] * cycles.deviation_ns,
+    )
+    units = cycles.is_steady & (work > limit)
+    units[:1] = False  # the first unit has the start of the input
+    interval = slow_interval(cycles, limits)
+    if interval is not None:
+        units[interval] = False
+    if not units.any() or median <= 0:
+        return None
+    baselines = cycles.baselines(cycles.is_steady & ~units)
+    excess = np.where(units, work - median, 0)
+    over = {
+        name: float(np.maximum(cycles.account(name)[units] - baselines[name], 0).sum())
+        for name in WORK
+    }
+    largest = max(over, key=lambda name: over[name])
+    account = largest if 2 * over[largest] >= float(excess.sum()) else None
+    return _Spikes(cycles, units, excess, account, baselines)
+
+
+def _describe(
+    assessment: Assessment, account: str | None, spikes: list[_Spikes], finding: Finding
+) -> None:
+    most = max(spikes, key=lambda each: float(each.excess.sum()))
+    numbers = most.cycles.numbers[most.units]
+    lanes = [lane for each in spikes for lane in each.cycles.aligned.lanes]
+    if len(lanes) < len(assessment.ledger.lanes):
+        finding.ranks = assessment.ranks_of(lanes)
+        finding.hosts = assessment.hosts_of(lanes)
+    describe_spikes(
+        assessment, finding, account, numbers, float(most.excess[most.units].mean()),
+        most.cycles.median_ns, most.cycles.aligned.size,
+    )  # fmt: skip
+
+
+def describe_spikes(
+    assessment: Assessment,
+    finding: Finding,
+    account: str | None,
+    numbers: np.ndarray,
+    mean_ns: float,
+    usual_ns: float,
+    size: int,
+) -> None:
+    """Set the place, the sentence and the advice of a finding on spikes."""
+    unit = assessment.unit
+    finding.steps = intervals(numbers, size)
+    finding.every = period_of(numbers)
+    finding.phase = assessment.name_of(account)
+    period = f"every {finding.every} {unit}s" if finding.every else (
+        f"in {units_text(finding.steps, unit)}" if len(numbers) <= _FEW
+        else f"in {len(numbers):,} {unit}s"
+    )  # fmt: skip
+    who = f"{ranks_text(finding.ranks)}: " if finding.ranks else ""
+    begin = "a" if who else "A"
+    finding.sentence = (
+        f"{who}{begin} {unit} takes {time(mean_ns)} longer than the usual {time(usual_ns)},"
+        f" {period}, in {assessment.place_of(account)}: {percent(finding.share)} of the time."
+    )
+    locate(finding, units=len(numbers), excess_ns=round(mean_ns), usual_ns=round(usual_ns))
+    if account == "input":
+        advise(finding, "more prefetching hides slow fetches: DataLoader(num_workers=...,"
+               " prefetch_factor=...)", "look for shuffle buffers, new files or shards at these"
+               f" {unit}s")  # fmt: skip
+    else:
+        advise(
+            finding,
+            f"look at what runs at these {unit}s, and name it with ci.scope(...)",
+            "batches of new shapes compile or allocate again: pad them to few shapes",
+        )

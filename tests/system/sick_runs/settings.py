@@ -1,0 +1,42 @@
+"""The kinds of runs from which the families draw their plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from .drawing import Setting
+
+DDP_ENDS: Final = ("backward",)
+FSDP_ENDS: Final = ("forward", "backward")
+
+ONE: Final = Setting()
+DDP: Final = Setting(DDP_ENDS, (2, 16))
+FSDP: Final = Setting(FSDP_ENDS, (2, 16))
+APART: Final = Setting((), (2, 16))
+"""Ranks that do not wait for each other."""
+ONE_DEVICE: Final = replace(ONE, has_device=True, without=("zero_grad",))
+DDP_DEVICE: Final = replace(DDP, has_device=True, without=("zero_grad",))
+
+HOOKS: Final = Setting(is_bare=True, without=("zero_grad", "h2d", "loss"))
+"""What cirron-sdk's hooks and helpers record."""
+HOOKS_DDP: Final = replace(HOOKS, synchronised=DDP_ENDS, ranks=(2, 8))
+MANUAL: Final = replace(HOOKS, without=("zero_grad", "h2d"))
+MANUAL_DDP: Final = replace(MANUAL, synchronised=DDP_ENDS, ranks=(2, 8))
+TRACEML: Final = Setting(DDP_ENDS, (1, 8), is_bare=True, without=("zero_grad", "loss"))
+TRACEML_DDP: Final = replace(TRACEML, ranks=(2, 8))
+STORMLOG: Final = Setting(is_bare=True, without=("zero_grad", "h2d", "loss"))
+REQUESTS: Final = Setting(
+    is_bare=True, without=("zero_grad", "h2d", "loss", "backward"), epochs=(1, 1), units=(20, 2000)
+)
+FOREIGN: Final = replace(REQUESTS, units=(20, 1500))
+
+
+def at_least(setting: Setting, units: int) -> Setting:
+    """Return a setting whose runs have a minimum number of units."""
+    return replace(setting, units=(units, max(units, setting.units[1])))
+
+
+def long(setting: Setting) -> Setting:
+    """Return a setting whose runs take more or less than a minute."""
+    return replace(setting, extent_s=(10, 900))
