@@ -271,6 +271,30 @@ def test_slow_first_units_are_warm_up_without_their_input() -> None:
     assert lane.totals["forward"] == 22 * 50
 
 
+def test_compilation_in_first_units_is_not_warm_up() -> None:
+    steady = {"forward": 50, "backward": 40}
+    first = {"compile": 300, "forward": 90, "backward": 40}
+    [lane] = ledger_of(run_of([first, *[steady] * 20])).lanes
+    assert lane.totals["compilation"] == 300
+    assert lane.totals["warm_up"] == 40
+
+
+def test_ranks_wait_on_their_devices() -> None:
+    units = []
+    for rank in range(2):
+        for at in range(20):
+            loading = 50 if rank else 10
+            parts: list[tuple[str, int, int, int]] = [
+                ("data_load", 100 * at, loading, 0), ("forward", 100 * at + loading, 2, 20),
+                ("backward", 100 * at + loading + 2, 3, 80 - loading),
+            ]  # fmt: skip
+            units.append(Unit(100 * at, 100, parts, rank, at))
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [40 * 19, 0]
+
+
 def test_units_that_a_later_process_repeats_are_lost() -> None:
     once = run_of([{"forward": 10}] * 8)
     again = [

@@ -7,12 +7,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ..accounts import OVERRIDING
 from .ledger import Lane
 from .outside import BETWEEN
-from .unit_accounts import UNATTRIBUTED
+from .unit_accounts import UNATTRIBUTED, WAITING
 
 NOT_OF_PERIOD: Final = frozenset({"evaluation", "checkpoint", "logging", "other_scopes"})
 """The accounts that do not count in the period of a unit."""
+_NOT_WARM_UP: Final = NOT_OF_PERIOD.union(OVERRIDING, ("input", "lost", "stalled", "warm_up"))
+"""The accounts of which nothing is warm-up."""
 _STALLED: Final = 10
 """A last unit that takes longer than so many medians has stalled."""
 _WARM: Final = 1.25
@@ -96,8 +99,9 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
 
 def _warm_up(lane: Lane) -> None:
     """Move the excess of the first units of each process, except for their input."""
-    work = period_of(lane) - lane.accounts.get("input", 0)
-    work = work - lane.accounts.get("lost", 0)
+    work = period_of(lane)
+    for account in _NOT_WARM_UP & set(lane.accounts) - NOT_OF_PERIOD:
+        work = work - lane.accounts[account]
     first_units = [0, *(place for place, _ in lane.restarts)]
     count = len(work)
     if count < _FEW:
@@ -117,11 +121,10 @@ def _warm_up(lane: Lane) -> None:
 
 
 def _move_excess(lane: Lane, place: int, limit: int, medians: dict[str, float]) -> None:
-    spared = NOT_OF_PERIOD | {"input", "lost", "stalled", "warm_up"}
     excesses = {
         name: max(int(times[place] - medians[name]), 0)
         for name, times in lane.accounts.items()
-        if name not in spared and name in medians
+        if name not in _NOT_WARM_UP and name in medians
     }
     total, moved = sum(excesses.values()), 0
     if total <= 0 or limit <= 0:
@@ -149,6 +152,9 @@ def _device(lane: Lane) -> None:
         given = np.minimum(moved, lacking)
         _account(lane, account)[:] += given
         moved -= given
+        if account in WAITING:  # then ranks wait for each other on the device
+            lane.waiting = lane.waiting + given
+            lane.own = np.where(lane.own < 0, -1, np.maximum(lane.own - given, 0))
     # `moved` is at most the sum of what is lacking, so nothing is left.
 
 
