@@ -104,6 +104,9 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 _HEADERS = """
 SELECT batch_key, otel FROM {rows}
 """
+_VERSIONS = """
+SELECT batch_key, sdk_version FROM {rows}
+"""
 _UNPLACED = """
 SELECT count(*) FROM {rows} AS r
 ANTI JOIN place USING (batch_key)
@@ -221,6 +224,10 @@ class DuckDBEngine(SqlEngine):
             attrs = msgspec.Raw(exactjson.dumps(attributes))
             add_end(outlines[key], name, value if isinstance(value, dict) else None, attrs)
         return outlines
+
+    def sdk_versions(self) -> dict[str, str | None]:
+        """Return the versions of the recorders of all batches by the keys of the batches."""
+        return dict(self._run(_VERSIONS.format(rows=self._rows(BATCHES))))
 
     def open(
         self,

@@ -22,6 +22,7 @@ from ...records.run_summary import SummaryValue, values_of_marks, values_of_span
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
+from ..shapes.producers import Producer, producer_of
 from .blocks import unit_blocks
 from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
@@ -63,6 +64,8 @@ class Reducer:
 
     def add_rows(self, name: str, rows: IndexedBatch, data: bytes) -> None:
         """Add the rows of the batch with some data. Raises NotReducibleError."""
+        if producer_of(rows) is Producer.CIRRON_SDK:
+            raise NotReducibleError("a producer whose scopes need a shape")
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))
