@@ -142,6 +142,11 @@ class Reducer:
         return self._members.of_block(self.texts, units)
 
     @property
+    def unit_name(self) -> str:
+        """The recorded name of the units."""
+        return STEP
+
+    @property
     def noted(self) -> list[NotedSpan]:
         """The spans inside units that figures need."""
         return self.built.noted
