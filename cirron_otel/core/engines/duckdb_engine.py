@@ -104,8 +104,8 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 _HEADERS = """
 SELECT batch_key, otel FROM {rows}
 """
-_VERSIONS = """
-SELECT batch_key, sdk_version FROM {rows}
+_RECORDERS = """
+SELECT batch_key, sdk_version, coalesce(contains(otel, '"resource_spans"'), false) FROM {rows}
 """
 _UNPLACED = """
 SELECT count(*) FROM {rows} AS r
@@ -225,9 +225,10 @@ class DuckDBEngine(SqlEngine):
             add_end(outlines[key], name, value if isinstance(value, dict) else None, attrs)
         return outlines
 
-    def sdk_versions(self) -> dict[str, str | None]:
-        """Return the versions of the recorders of all batches by the keys of the batches."""
-        return dict(self._run(_VERSIONS.format(rows=self._rows(BATCHES))))
+    def recorders(self) -> dict[str, tuple[str | None, bool]]:
+        """Return the version of the recorder of each batch, and whether it is another service."""
+        rows = self._run(_RECORDERS.format(rows=self._rows(BATCHES)))
+        return {key: (version, is_foreign) for key, version, is_foreign in rows}
 
     def open(
         self,

@@ -138,14 +138,19 @@ class OpenedTables:
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
         """Raise NeedsPythonError if scopes of the run must be changed to the canonical form."""
-        for batch in self._batches.batches:
-            is_of_run = names is None or batch.name in names
-            if is_of_run and is_cirron_sdk(self._sdk_versions.get(batch.key)):
-                raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
+        recorders = [
+            self._recorders[batch.key]
+            for batch in self._batches.batches
+            if names is None or batch.name in names
+        ]
+        if any(is_cirron_sdk(version) for version, _ in recorders):
+            raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
+        if recorders and all(is_foreign for _, is_foreign in recorders):
+            raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
 
     @cached_property
-    def _sdk_versions(self) -> dict[str, str | None]:
-        return self._files.sdk_versions()
+    def _recorders(self) -> dict[str, tuple[str | None, bool]]:
+        return self._files.recorders()
 
     @contextlib.contextmanager
     def _open(self, names: frozenset[str] | None) -> Iterator[SpoolIndex]:

@@ -35,10 +35,15 @@ _AT_ONCE: Final = 10_000
 class ArrangedRecording:
     """The relations of a recording, from its records in columns."""
 
-    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
-        """Read the records. Raises the errors of reading them, and TargetError for a full disk."""
+    def __init__(
+        self, batches: Iterable[BatchFile], texts: Texts, wanted_unit: str | None = None
+    ) -> None:
+        """Read the records; `wanted_unit` is the name of the units of another service, if chosen.
+
+        Raises the errors of reading them, and TargetError for a full disk.
+        """
         self.texts = texts
-        self._records = records = Records(batches, texts)
+        self._records = records = Records(batches, texts, wanted_unit)
         self._unit, self._evals = self._units()
         self.built = UnitBuilder(texts)
         self.sums = LaneSums()

@@ -28,7 +28,9 @@ from .stored_span import StoredSpan
 class Records(Scopes):
     """The records in columns, and the marks that figures need as objects."""
 
-    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
+    def __init__(self, batches: Iterable[BatchFile], texts: Texts, unit: str | None = None) -> None:
+        """`unit` is the name of the units of another service; None if it is not chosen."""
+        self._unit = unit
         self.marks = Marks(texts)
         self.summary: list[SummaryValue] = []
         self._number = 0
@@ -57,7 +59,7 @@ class Records(Scopes):
 
     def _shape(self) -> None:
         if self._hints.is_needed:
-            self._shaping = Shaping(self, self._hints)
+            self._shaping = Shaping(self, self._hints, self._unit)
             self._shaping.apply()
 
     @property

@@ -35,6 +35,7 @@ from .unit_builder import NotedSpan, UnitBuilder
 
 _Process: TypeAlias = tuple[int | None, int | None]
 """The process id and the rank: in containers, all processes may have the same id."""
+_NEEDS_SHAPE: Final = "a producer whose scopes need a shape"
 MOST_PENDING: Final = 500_000
 """The maximum number of spans that wait for their parents."""
 
@@ -56,6 +57,8 @@ class Reducer:
         self._before: dict[_Process, Sequence[IndexedSpan]] = {}
         """The spans of the last batch of each process."""
         self._count = 0
+        self._has_foreign = self._has_own = False
+        """Whether there are batches of another service, and spans of this package."""
         self._ids: list[np.ndarray] = []
 
     def add_batch(self, batch: BatchFile) -> None:
@@ -64,8 +67,13 @@ class Reducer:
 
     def add_rows(self, name: str, rows: IndexedBatch, data: bytes) -> None:
         """Add the rows of the batch with some data. Raises NotReducibleError."""
-        if producer_of(rows) is Producer.CIRRON_SDK:
-            raise NotReducibleError("a producer whose scopes need a shape")
+        producer = producer_of(rows)
+        if producer is Producer.CIRRON_SDK:
+            raise NotReducibleError(_NEEDS_SHAPE)
+        if producer is not None:
+            self._has_foreign = True
+        elif rows.spans:
+            self._has_own = True
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))
@@ -119,6 +127,8 @@ class Reducer:
             self._add_units(steps)
         self._steps.clear()
         self._before.clear()
+        if self._has_foreign and not self._has_own and not self.built.units.count:
+            raise NotReducibleError(_NEEDS_SHAPE)
         for spans in self._waiting.values():
             for _, span in spans:
                 detach(span)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...analysis.breakdown import STEP
 from ..relations import ABSENT, NO_TEXT
-from ..shapes import cirron_sdk
+from ..shapes import cirron_sdk, otlp
 from ..shapes.hints import Hints
 from ..shapes.producers import Producer
 from ..shapes.tree import AddedScope, Kind, Tree, kind_of
@@ -27,9 +27,11 @@ _HIGHEST: Final = 2**63 - 1
 class Shaping:
     """The shape of the recording, applied to the columns of its scopes."""
 
-    def __init__(self, records: Records, hints: Hints) -> None:
-        self._records, self._hints = records, hints
+    def __init__(self, records: Records, hints: Hints, wanted: str | None) -> None:
+        """`wanted` is the name of the units of another service; None if it is not chosen."""
+        self._records, self._hints, self._wanted = records, hints, wanted
         self._count = len(records.id)
+        self._is_shaped = np.zeros(self._count, bool)
         self._like: list[int] = []
         self.unit_name = STEP
         """The recorded name of most units."""
@@ -49,8 +51,16 @@ class Shaping:
         """Change the columns."""
         records = self._records
         sessions, of_scope = records.sessions, records.session
-        tree = self._tree()
-        cirron_sdk.shape(tree)
+        if self._hints.is_foreign:
+            tree = self._tree(Producer.FOREIGN)
+            names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
+            if self._wanted is None and (names == records.texts.token(STEP)).any():
+                return
+            wanted = None if self._wanted is None else records.texts.token(self._wanted)
+            otlp.shape(tree, names, wanted)
+        else:
+            tree = self._tree(Producer.CIRRON_SDK)
+            cirron_sdk.shape(tree)
         self._name_units(tree)
         self._like = [each.like for each in tree.added]
         self.dissolved = sorted(tree.into)
@@ -64,10 +74,11 @@ class Shaping:
             found=(sessions, np.r_[of_scope, of_scope[np.array(self._like, np.int64)]]),
         )
 
-    def _tree(self) -> Tree:
+    def _tree(self, producer: Producer) -> Tree:
+        """Return the scopes, of which those of a producer are changed."""
         records, hints = self._records, self._hints
-        is_shaped = np.zeros(self._count, bool)
-        for first, end in hints.ranges(Producer.CIRRON_SDK):
+        is_shaped = self._is_shaped
+        for first, end in hints.ranges(producer):
             is_shaped[first:end] = True
         counts = np.zeros(self._count, bool)
         counts[records.rows] = True
