@@ -12,7 +12,14 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
+from .parameters import (
+    PlacesCommand,
+    fail_on_option,
+    from_option,
+    json_option,
+    run_option,
+    unit_option,
+)
 from .progress import progress
 from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
@@ -77,6 +84,7 @@ class _DiagnosedSource(NamedTuple):
     is_flag=True,
     help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
+@unit_option
 @fail_on_option
 @json_option
 def diagnose(
@@ -87,6 +95,7 @@ def diagnose(
     window: int | None,
     settings: tuple[str, ...],
     live: bool,
+    unit: str | None,
     fail_on: str | None,
     as_json: bool,
 ) -> int:
@@ -101,6 +110,8 @@ def diagnose(
     changes = settings if window is None else (*settings, f"window.steps={window}")
     limits = thresholds_of("live" if live else "run", changes)
     place = EngineSource(source, source_format, run)
+    if unit is not None and (live or engine != PYTHON):
+        raise UsageError(f"--unit needs --engine {PYTHON}, without --live")
     if live:
         if engine != PYTHON:
             raise UsageError(f"--live needs --engine {PYTHON}")
@@ -113,7 +124,7 @@ def diagnose(
         return FAILED_VERDICT if has_failed else code
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:
-        found = _in_python(place, limits, lists_others=as_json)
+        found = _in_python(place, limits, unit, lists_others=as_json)
     if as_json:
         output.document({
             "source": shown_source(source),
@@ -140,7 +151,9 @@ def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
     return verdict.severity in SEVERITIES[SEVERITIES.index(fail_on) :]
 
 
-def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) -> _DiagnosedSource:
+def _in_python(
+    source: EngineSource, limits: Thresholds, unit: str | None, *, lists_others: bool
+) -> _DiagnosedSource:
     """Return the diagnosis of the wanted run, or of each run for `all`.
 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
@@ -164,11 +177,11 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
                 of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
                 shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
                 batches.on_progress = shown
-                diagnosis = diagnose_batches(batches, limits, chosen.world_size)
+                diagnosis = diagnose_batches(batches, limits, chosen.world_size, unit=unit)
                 runs.append(DiagnosedRun(chosen, diagnosis))
         else:
             shown.stage("reading batches", then="diagnosing")
-            with open_chosen_run(reader, source.run) as (chosen, opened):
+            with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
                 report_chosen(chosen, source.run)
                 window = opened.window(limits, chosen.world_size)
                 runs = [DiagnosedRun(chosen, diagnose(window, limits))]

@@ -14,7 +14,7 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, from_option, json_option, run_option
+from .parameters import PlacesCommand, from_option, json_option, run_option, unit_option
 from .progress import progress
 from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
@@ -65,6 +65,7 @@ _MOST_ASKED = 20
     metavar="ID",
     help="With --html: show this step, or any scope, as well. Can be given several times.",
 )
+@unit_option
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
 def report(
@@ -76,6 +77,7 @@ def report(
     trace_file: str | None,
     page_file: str | None,
     spans: tuple[str, ...],
+    unit: str | None,
     no_pager: bool,
     as_json: bool,
 ) -> int:
@@ -94,6 +96,8 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
+        if unit is not None:
+            raise UsageError(f"--unit needs --engine {PYTHON}")
         computed = _by_engine(engine, EngineSource(source, source_format, run), slowest)
         if computed is not None:
             chosen, found = computed.value
@@ -103,7 +107,7 @@ def report(
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
-        with open_chosen_run(reader, run, slowest=slowest) as (chosen, opened):
+        with open_chosen_run(reader, run, slowest=slowest, unit=unit) as (chosen, opened):
             report_chosen(chosen, run)
             run_report = report_of(opened)
             if (trace_file, page_file) != (None, None):
