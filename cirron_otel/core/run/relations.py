@@ -35,8 +35,8 @@ _HALVES: Final = struct.Struct(">qq")
 
 UNIT: Final[Mapping[str, str]] = {
     "no": "int64", "id_high": "int64", "id_low": "int64", "parent": "int64", "rank": "int64",
-    "pid": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64", "gpu_ns": "int64",
-    "error": "int64",
+    "pid": "int64", "thread": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64",
+    "gpu_ns": "int64", "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
     "parts": "int64",
 }  # fmt: skip
@@ -55,10 +55,12 @@ SUMMARY: Final = 4
 
 PART: Final[Mapping[str, str]] = {
     "unit": "int64", "no": "int64", "name": "int64", "ns": "int64", "gpu_ns": "int64",
+    "start_ns": "int64", "wall_ns": "int64",
 }  # fmt: skip
-"""One row for each phase or own scope of a unit, without the time of the phases inside it.
+"""One row for each phase or own scope of a unit.
 
-`unit` is the `no` of the unit. `name` is `NO_TEXT` for a scope without a name, which reports list
+`ns` and `gpu_ns` do not include the time of the phases inside it, `wall_ns` does. `unit` is the
+`no` of the unit. `name` is `NO_TEXT` for a scope without a name, which reports list
 as `?`. The rows have the order of the units, and of `no` within a unit."""
 
 

@@ -37,6 +37,11 @@ class Lane:
     own: np.ndarray
     """The time from the end of the waiting phase of the unit ahead to the start of this unit's.
     -1 if there is none."""
+    forwarded: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The time from the end of the waiting phase of the unit ahead to the end of this unit's
+    forward pass. -1 if there is none."""
+    thread: int | None = None
+    """The number of the lane among those of the rank, from 1; None if the rank has one lane."""
     device: np.ndarray | None = None
     """The time on the device of each unit; None if none was measured."""
     outside: dict[str, int] = field(default_factory=dict)
@@ -44,6 +49,13 @@ class Lane:
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
     """By account and recorded name: the total time. The time of `unattributed`, `between_units`
     and other accounts without scopes has no parts."""
+    restarts: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    """For each later process of the rank: the place of its first unit, and the time of
+    `shut_down`, `idle`, `paused` and `start_up` ahead of it, which is also in `outside`."""
+    is_lost: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """Whether a later process of the rank repeats the unit."""
+    lacking: dict[str, np.ndarray] = field(default_factory=dict)
+    """By account: the time on the device beyond that on the host, of phases that have both."""
     size: int = 1
     """The number of units in each entry."""
 

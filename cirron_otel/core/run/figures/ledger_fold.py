@@ -1,0 +1,332 @@
+"""Computes the ledger of a run: a fold over units and their parts, by rank and start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ..load.lanes import RankSums
+from ..relations import ABSENT, Block, Texts, known
+from .by_rank import by_rank, sorted_by_rank
+from .ledger import Lane, Ledger
+from .ledger_moves import move
+from .outside import OutsideScopes, busy_and_idle, fill_gaps
+from .unit_accounts import AccountsOfUnits, UnitAccounts
+from .unit_numbers import UnitNumbers
+
+MOST_CELLS: Final = 12_000_000
+"""The maximum number of numbers that are kept for all units; above it, entries are joined."""
+_OVERLAP: Final = 1000
+"""A lane is of overlapping units if more than one in so many overlaps the next one."""
+
+
+@dataclass(slots=True)
+class _Times:
+    """The units of a lane, or of a thread, in order of their start."""
+
+    start: np.ndarray
+    ns: np.ndarray
+    process: np.ndarray
+    key: np.ndarray
+    waiting: np.ndarray
+    waited: np.ndarray
+    forwarded: np.ndarray
+    device: np.ndarray
+    accounts: dict[str, np.ndarray]
+    lacking: dict[str, np.ndarray]
+    parts: dict[tuple[str, str], int]
+
+
+_COLUMNS: Final = (
+    "start", "ns", "process", "key", "waiting", "waited", "forwarded", "device",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """The units of a thread so far, block by block."""
+
+    columns: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
+    lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def joined(self) -> _Times:
+        """Return all units."""
+        counts = [len(columns[0]) for columns in self.columns]
+        columns = map(_joined, zip(*self.columns, strict=True))
+        return _Times(
+            **dict(zip(_COLUMNS, columns, strict=True)),
+            accounts=_by_account(self.accounts, counts),
+            lacking=_by_account(self.lacking, counts),
+            parts=self.parts,
+        )
+
+
+class LedgerFold:
+    """The ledger of the units that are added. Units come by rank and start."""
+
+    def __init__(
+        self,
+        texts: Texts,
+        sums: Mapping[int | None, RankSums],
+        outside: OutsideScopes,
+        epoch_of: Callable[[int], str | None],
+        chosen: Mapping[str, str] | None = None,
+    ) -> None:
+        """`sums` are those over all spans of each rank.
+
+        `epoch_of` returns the number of the epoch of units by the token of their parent. `chosen`
+        has the accounts of names that a user has chosen.
+        """
+        self._texts, self._sums, self._outside = texts, sums, outside
+        self._accounts = AccountsOfUnits(texts, chosen)
+        self._numbers = UnitNumbers(texts, epoch_of)
+        self._rank: int | None = None
+        self._threads: dict[int, _Pieces] = {}
+        self._lanes: list[Lane] = []
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
+        self._size, self._cells = 1, 0
+
+    def add(self, units: Block, parts: Block) -> None:
+        """Add units, and the parts of all of them in the same order."""
+        units, parts = sorted_by_rank(units, parts)
+        found = self._accounts.of(units, parts)
+        keys = self._numbers.keys(units)
+        for rank, place in by_rank(units):
+            if rank != self._rank:
+                self._close()
+                self._rank = rank
+            threads = units["thread"][place]
+            if (threads == threads[0]).all():
+                self._append(int(threads[0]), place, units, found, keys)
+                continue
+            for thread in np.unique(threads).tolist():
+                places = np.flatnonzero(threads == thread) + place.start
+                self._append(thread, places, units, found, keys)
+
+    def _append(
+        self,
+        thread: int,
+        place: slice | np.ndarray,
+        units: Block,
+        found: UnitAccounts,
+        keys: np.ndarray,
+    ) -> None:
+        """Add some units of a thread of the current rank."""
+        pieces = self._threads.setdefault(thread, _Pieces())
+        columns = (
+            units["start_ns"], units["ns"], units["pid"], keys, found.waiting, found.waited,
+            found.forwarded, found.device,
+        )  # fmt: skip
+        pieces.columns.append(tuple(column[place] for column in columns))
+        pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
+        pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
+        for (account, token), ns in found.names.items():
+            key = account, self._texts.text(token) or "?"
+            pieces.parts[key] = pieces.parts.get(key, 0) + int(ns[place].sum())
+
+    def finish(self) -> Ledger | None:
+        """Return the ledger; None if there are no units."""
+        self._close()
+        if not self._lanes:
+            return None
+        trained = {lane.rank for lane in self._lanes}
+        for rank, sums in self._sums.items():
+            if rank is not None and rank not in trained and None not in trained:
+                self._add_empty(rank, sums)
+        self._lanes.sort(key=lambda lane: (lane.rank is not None, lane.rank or 0, lane.thread or 0))
+        first, last = self._first_ns or 0, self._last_ns or 0
+        for lane in self._lanes:
+            sums = self._sums[lane.rank]
+            own_first = first if sums.first_ns is None else sums.first_ns
+            own_last = last if sums.last_ns is None else max(sums.last_ns, own_first)
+            _add(lane.outside, "start_up", own_first - first)
+            _add(lane.outside, "ended", last - own_last)
+        move(self._lanes)
+        return Ledger(first, last, self._lanes, self._numbers.epochs)
+
+    def _add_empty(self, rank: int, sums: RankSums) -> None:
+        """Add a lane without units."""
+        nothing = np.zeros(0, np.int64)
+        lane = Lane(rank, None, nothing, nothing, nothing, nothing, {}, nothing, nothing)
+        lane.size = self._size
+        self._extend(sums)
+        if sums.first_ns is not None and sums.last_ns is not None:
+            _add(lane.outside, "start_up", sums.last_ns - sums.first_ns)
+        self._lanes.append(lane)
+
+    def _extend(self, sums: RankSums) -> None:
+        times = [t for t in (self._first_ns, sums.first_ns) if t is not None]
+        self._first_ns = min(times, default=None)
+        times = [t for t in (self._last_ns, sums.last_ns) if t is not None]
+        self._last_ns = max(times, default=None)
+
+    def _close(self) -> None:
+        """Make the lanes of a rank once all of its units were added."""
+        if self._rank is None:
+            return
+        rank, threads = known(self._rank), [each.joined() for each in self._threads.values()]
+        self._rank, self._threads = None, {}
+        sums = self._sums[rank]
+        self._extend(sums)
+        firsts = [*(int(each.start[0]) for each in threads), sums.first_ns]
+        lasts = [*(int((each.start + each.ns).max()) for each in threads), sums.last_ns]
+        first = min(time for time in firsts if time is not None)
+        last = max(time for time in lasts if time is not None)
+        together = _merged(threads)
+        if _overlaps(together) and len(threads) > 1:
+            lanes = list(map(_merged, _apart(threads)))
+        else:
+            lanes = [together]
+        for number, times in enumerate(lanes, 1):
+            lane = self._lane(rank, times, first, last)
+            lane.thread = number if len(lanes) > 1 else None
+            if self._size > 1:
+                join(lane, self._size)
+            self._lanes.append(lane)
+            self._cells += _cells(lane)
+        while self._cells > MOST_CELLS and max(len(each.start) for each in self._lanes) > 1:
+            self._join()
+
+    def _lane(self, rank: int | None, times: _Times, first: int, last: int) -> Lane:
+        count = len(times.start)
+        lane = Lane(
+            rank, None, times.start, times.ns, times.key, times.key, times.accounts, times.waiting,
+            np.full(count, -1), parts=times.parts,
+        )  # fmt: skip
+        if _overlaps(times):
+            busy_and_idle(lane, first, last)
+            nothing = np.full(count, ABSENT)
+            self._number(lane, times.key, np.zeros(count, bool), nothing, nothing)
+            return lane
+        scopes = self._outside.of_rank(rank)
+        breaks = fill_gaps(lane, scopes, times.process, first, last, self._texts)
+        self._number(lane, times.key, breaks, times.waited, times.forwarded)
+        is_timed = times.device != ABSENT
+        lane.device = np.where(is_timed, times.device, 0) if is_timed.any() else None
+        lane.lacking = times.lacking
+        return lane
+
+    def _number(
+        self, lane: Lane, key: np.ndarray, breaks: np.ndarray, waited: np.ndarray,
+        forwarded: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Set the numbers and the epochs of units, and the times of their own work."""
+        process = np.cumsum(breaks)
+        lane.number, lane.is_lost = self._numbers.of_lane(key, process)
+        lane.epoch = self._numbers.epoch_places(key)
+        is_known = (waited != ABSENT) & np.r_[False, waited[:-1] != ABSENT] & ~breaks
+        ahead = np.r_[0, waited[:-1]]
+        lane.own = np.where(is_known, np.maximum(waited - ahead - lane.waiting, 0), -1)
+        is_known &= forwarded != ABSENT
+        lane.forwarded = np.where(is_known, np.maximum(forwarded - ahead, 0), -1)
+
+    def _join(self) -> None:
+        """Halve the number of entries of all lanes."""
+        self._size *= 2
+        for lane in self._lanes:
+            join(lane, self._size)
+        self._cells = sum(map(_cells, self._lanes))
+
+
+def join(lane: Lane, size: int) -> None:
+    """Join the entries of a lane so that each is the sum of `size` units."""
+    groups = lane.number // size
+    firsts = np.flatnonzero(np.r_[len(groups) > 0, groups[1:] != groups[:-1]])
+    if not len(firsts):
+        lane.size = size
+        return
+
+    def added(times: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(times, firsts)
+
+    lane.own, lane.forwarded = (
+        np.where(added((each < 0).astype(np.int64)) == 0, added(each), -1)
+        for each in (lane.own, lane.forwarded)
+    )
+    lane.start, lane.number, lane.epoch = (
+        each[firsts] for each in (lane.start, lane.number, lane.epoch)
+    )
+    lane.is_lost = added(lane.is_lost.astype(np.int64)) > 0
+    lane.ns, lane.waiting = added(lane.ns), added(lane.waiting)
+    lane.accounts = {name: added(times) for name, times in lane.accounts.items()}
+    lane.lacking = {name: added(times) for name, times in lane.lacking.items()}
+    lane.device = None if lane.device is None else added(lane.device)
+    lane.restarts = [
+        (int(np.searchsorted(firsts, place, side="right")) - 1, times)
+        for place, times in lane.restarts
+    ]
+    lane.size = size
+
+
+def _cells(lane: Lane) -> int:
+    return len(lane.start) * (8 + len(lane.accounts) + len(lane.lacking))
+
+
+def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(pieces[0]) if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _by_account(
+    pieces: Sequence[Mapping[str, np.ndarray]], counts: Sequence[int]
+) -> dict[str, np.ndarray]:
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    return {
+        name: _joined([
+            piece[name] if name in piece else np.zeros(count, np.int64)
+            for piece, count in zip(pieces, counts, strict=True)
+        ])
+        for name in names
+    }  # fmt: skip
+
+
+def _overlaps(times: _Times) -> bool:
+    """Return whether more than a few units overlap the next one."""
+    gaps = times.start[1:] - times.start[:-1] - times.ns[:-1]
+    return bool(np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps))
+
+
+def _merged(threads: Sequence[_Times]) -> _Times:
+    """Return the units of some threads in order of their start."""
+    if len(threads) == 1:
+        return threads[0]
+    counts = [len(each.start) for each in threads]
+    columns = {name: np.concatenate([getattr(each, name) for each in threads]) for name in _COLUMNS}
+    order = np.argsort(columns["start"], kind="stable")
+    accounts, lacking = (
+        {name: times[order] for name, times in _by_account(pieces, counts).items()}
+        for pieces in ([each.accounts for each in threads], [each.lacking for each in threads])
+    )
+    parts: dict[tuple[str, str], int] = {}
+    for each in threads:
+        for key, ns in each.parts.items():
+            parts[key] = parts.get(key, 0) + ns
+    return _Times(
+        **{name: column[order] for name, column in columns.items()},
+        accounts=accounts, lacking=lacking, parts=parts,
+    )  # fmt: skip
+
+
+def _apart(threads: Sequence[_Times]) -> list[list[_Times]]:
+    """Divide threads into the fewest groups in which none begins before another one's end."""
+    groups: list[list[_Times]] = []
+    ends: list[int] = []
+    for each in sorted(threads, key=lambda each: int(each.start[0])):
+        free = (number for number, end in enumerate(ends) if end <= each.start[0])
+        number = next(free, len(groups))
+        if number == len(groups):
+            groups.append([])
+            ends.append(0)
+        groups[number].append(each)
+        ends[number] = int((each.start + each.ns).max())
+    return groups
+
+
+def _add(times: dict[str, int], account: str, ns: int) -> None:
+    if ns > 0:
+        times[account] = times.get(account, 0) + ns
