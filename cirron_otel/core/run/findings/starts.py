@@ -41,8 +41,9 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
     if not assessment.is_training:
         return
     bid = assessment.claims.bid()
-    for lane in range(len(assessment.ledger.lanes)):
-        bid.add_outside(lane, "start_up")
+    for place, lane in enumerate(assessment.ledger.lanes):
+        later = sum(times.get("start_up", 0) for _, times in lane.restarts)
+        bid.add_outside(place, "start_up", lane.outside.get("start_up", 0) - later)
 
     def describe(finding: Finding) -> None:
         each = bid.total_ns / max(len(assessment.ledger.lanes), 1)
@@ -62,11 +63,11 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
 
 def _restarted(assessment: Assessment) -> Iterator[Finding]:
     bid, claims = assessment.claims.bid(), assessment.claims
-    for account in ("lost", "paused"):
-        bid.add_all(account)
-    for lane in range(len(claims.lanes)):
-        if claims.has(lane, "start_up"):  # inside of cycles, it is of a later process
-            bid.add(lane, "start_up", None)
+    bid.add_all("lost")
+    for place, lane in enumerate(claims.lanes):
+        for _, times in lane.restarts:
+            for account in ("paused", "start_up"):
+                bid.add_outside(place, account, times.get(account, 0))
     if not bid.total_ns:
         return
 
