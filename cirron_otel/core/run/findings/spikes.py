@@ -17,6 +17,7 @@ from .words import intervals, percent, period_of, ranks_text, time, units_text
 
 _FIRST_FACTOR: Final = 3
 _FEW: Final = 3
+_MAIN: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
             "spikes",
             bid,
             partial(_describe, assessment, account, of_account),
+            at_most="warning" if account is None else None,
         )
         if finding is not None:
             yield finding
@@ -130,15 +132,25 @@ def _describe(
     assessment: Assessment, account: str | None, spikes: list[_Spikes], finding: Finding
 ) -> None:
     most = max(spikes, key=lambda each: float(each.excess.sum()))
-    numbers = most.cycles.numbers[most.units]
+    units = most.units & (most.excess >= main_part(most.excess[most.units]))
+    numbers = most.cycles.numbers[units]
     lanes = [lane for each in spikes for lane in each.cycles.aligned.lanes]
     if len(lanes) < len(assessment.ledger.lanes):
         finding.ranks = assessment.ranks_of(lanes)
         finding.hosts = assessment.hosts_of(lanes)
     describe_spikes(
-        assessment, finding, account, numbers, float(most.excess[most.units].mean()),
+        assessment, finding, account, numbers, float(most.excess[units].mean()),
         most.cycles.median_ns, most.cycles.aligned.size,
     )  # fmt: skip
+
+
+def main_part(excess: np.ndarray) -> float:
+    """Return the least excess that counts if some are much larger than most.
+
+    It is a quarter of the mean excess, weighted by itself.
+    """
+    total = float(excess.sum())
+    return _MAIN * float((excess.astype(np.float64) ** 2).sum()) / total if total > 0 else 0.0
 
 
 def describe_spikes(

@@ -18,7 +18,7 @@ from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, WORK, Cycles, is_synchronised
 from .finding import Finding
-from .spikes import describe_spikes
+from .spikes import describe_spikes, main_part
 from .words import intervals, percent, period_of, ranks_text, time, units_text
 
 _ACCOUNTS: Final = (*WORK, "other_scopes")
@@ -262,6 +262,7 @@ def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
     usual = lower_median_of_others(matrix)
     over = matrix - usual
     slow = (over > limit) & cycles.is_steady
+    slow &= over >= main_part(over[slow])
     units = slow.any(axis=0)
     if not units.any():
         return None
