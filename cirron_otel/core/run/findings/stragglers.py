@@ -21,10 +21,12 @@ from .finding import Finding
 from .spikes import describe_spikes, main_part
 from .words import intervals, percent, period_of, ranks_text, time, units_text
 
-_ACCOUNTS: Final = (*WORK, "other_scopes")
+_WAITING_PHASES: Final = ("backward", "communication")
+"""The accounts in which ranks wait. Their rest is not what the others wait for."""
+_ACCOUNTS: Final = (*(name for name in WORK if name not in _WAITING_PHASES), "other_scopes")
 _KINDS: Final = {
     "input": "INPUT_STRAGGLER", "transfer": "H2D_STRAGGLER",
-    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER", "backward": "COMPUTE_STRAGGLER",
+    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER",
     "optimizer": "COMPUTE_STRAGGLER",
     "unattributed": "WAIT_STRAGGLER", "between_units": "WAIT_STRAGGLER",
 }  # fmt: skip
