@@ -36,7 +36,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the finding on slow first batches of epochs."""
     if not assessment.is_training:
         return
-    bid, firsts, epochs, each_ns = assessment.claims.bid(), [], 0, 0.0
+    bid, firsts, epochs, count_of_all = assessment.claims.bid(), [], 0, 0
     lanes: list[int] = []
     for cycles in assessment.cycles():
         aligned = cycles.aligned
@@ -54,13 +54,18 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
             continue
         lanes += aligned.lanes
         firsts += cycles.numbers[slow].tolist()
-        epochs, each_ns = max(epochs, int(slow.sum())), max(each_ns, float(over[slow].mean()))
+        epochs = max(epochs, int(slow.sum()))
+        count_of_all += int(slow.sum()) * len(aligned.lanes)
+        # Between the units, the iterator of the last epoch stops its workers.
+        gap = float(np.median(cycles.account("between_units")[later])) if later.any() else 0.0
         for place, number in enumerate(aligned.lanes):
-            own = np.where(slow, cycles.of_lane(place, "input") - usual, 0)
             count = len(assessment.ledger.lanes[number].ns)
-            bid.add(number, "input", aligned.to(place, own, count), is_host=True)
+            for account, base in (("input", usual), ("between_units", gap)):
+                own = np.where(slow, cycles.of_lane(place, account) - base, 0)
+                bid.add(number, account, aligned.to(place, own, count), is_host=True)
     if not bid.total_ns:
         return
+    each_ns = bid.total_ns / count_of_all
 
     def describe(finding: Finding) -> None:
         finding.phase = assessment.name_of("input")

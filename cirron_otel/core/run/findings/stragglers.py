@@ -49,6 +49,8 @@ _WIDTH: Final = 0.97
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
+_GAP: Final = 3
+_FEWEST: Final = 3
 _MOST_LANES: Final = 64
 
 
@@ -307,6 +309,20 @@ def _noise(assessment: Assessment, work: _Work) -> float:
     return float(np.median(widths)) / _WIDTH
 
 
+def _main_interval(numbers: np.ndarray, saved: np.ndarray, size: int) -> np.ndarray:
+    """Return the numbers of the interval with most of the saved time; all if there is none.
+
+    An interval may lack up to two units in a row.
+    """
+    parts = np.cumsum(np.r_[0, np.diff(numbers) > _GAP * size])
+    sums = np.bincount(parts, weights=saved)
+    first = int(np.argmax(sums))
+    inside = numbers[parts == first]
+    if sums[first] < _ONE * sums.sum() or len(inside) < _FEWEST:
+        return numbers
+    return np.arange(inside[0], inside[-1] + 1, size)
+
+
 def _price_units(
     assessment: Assessment,
     work: _Work,
@@ -339,7 +355,8 @@ def _price_units(
             return
         finding.moving = is_moving
         is_all = units.sum() >= _ONE * len(units)
-        finding.steps = [] if is_all else intervals(numbers, cycles.aligned.size)
+        named = _main_interval(numbers, saved[units], cycles.aligned.size)
+        finding.steps = [] if is_all else intervals(named, cycles.aligned.size)
         finding.every = None if is_all else period_of(numbers)
         _place(assessment, finding, main)
         _state(assessment, finding, main, numbers, mean)
