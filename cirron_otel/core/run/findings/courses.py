@@ -79,7 +79,7 @@ def slowing_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the findings on runs that become slower."""
     courses = [found for cycles in assessment.cycles()
                if (found := _slowing(cycles, assessment.limits)) is not None]  # fmt: skip
-    yield from _found(assessment, "SLOWING_DOWN", "slowing_down", courses)
+    yield from _found(assessment, "SLOWING_DOWN", courses)
 
 
 def interval_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def interval_findings(assessment: Assessment) -> Iterator[Finding]:
         units = slow_interval(cycles, assessment.limits)
         if units is not None:
             courses.append(_interval(cycles, units))
-    yield from _found(assessment, "SLOW_INTERVAL", "slow_interval", courses)
+    yield from _found(assessment, "SLOW_INTERVAL", courses)
 
 
 def _interval(cycles: Cycles, units: slice) -> _Course:
@@ -214,9 +214,7 @@ def _rising(
     return placed
 
 
-def _found(
-    assessment: Assessment, kind: str, limit: str, courses: list[_Course]
-) -> Iterator[Finding]:
+def _found(assessment: Assessment, kind: str, courses: list[_Course]) -> Iterator[Finding]:
     groups: dict[str | None, list[_Course]] = {}
     for each in courses:
         groups.setdefault(each.account, []).append(each)
@@ -224,7 +222,7 @@ def _found(
         bid = assessment.claims.bid()
         for each in some:
             _add(assessment, bid, each)
-        finding = assessment.price(kind, limit, bid, partial(_describe, assessment, account, some))
+        finding = assessment.price(kind, bid, partial(_describe, assessment, account, some))
         if finding is not None:
             yield finding
 

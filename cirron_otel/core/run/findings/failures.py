@@ -180,7 +180,7 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
         return
     severity: Severity | None = "failure"
     if facts.state == "ended":
-        severity = assessment.severity("stalled", bid.total_ns)
+        severity = assessment.severity("STALLED", bid.total_ns)
     if severity is None:
         return
     lanes = list(bid.by_lane)

@@ -81,7 +81,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "keep the workers between epochs: DataLoader(persistent_workers=True)",
                "open files and databases once, and not in each epoch")  # fmt: skip
 
-    finding = assessment.price("SLOW_FIRST_BATCH", "slow_first_batch", bid, describe)
+    finding = assessment.price("SLOW_FIRST_BATCH", bid, describe)
     if finding is not None:
         yield finding
 
@@ -99,7 +99,6 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
             each.cycles.add_excess(bid, np.where(each.units, each.excess, 0), each.baselines)
         finding = assessment.price(
             "INPUT_SPIKES" if account == "input" else "SPIKES",
-            "spikes",
             bid,
             partial(_describe, assessment, account, of_account),
             at_most="warning" if account is None else None,

@@ -30,7 +30,7 @@ def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
                " (TORCHINDUCTOR_CACHE_DIR)", "judge the speed by a longer run")  # fmt: skip
 
     at_most: Severity | None = "notice" if assessment.is_short else None
-    finding = assessment.price("WARM_UP", "warm_up", bid, describe, of_total=True, at_most=at_most)
+    finding = assessment.price("WARM_UP", bid, describe, of_total=True, at_most=at_most)
     if finding is not None:
         yield finding
 
@@ -56,7 +56,7 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
                " compiled code", "judge the speed by a longer run")  # fmt: skip
 
     at_most: Severity | None = "notice" if assessment.is_short else None
-    found = assessment.price("START_UP", "start_up", bid, describe, of_total=True, at_most=at_most)
+    found = assessment.price("START_UP", bid, describe, of_total=True, at_most=at_most)
     if found is not None:
         yield found
 
@@ -88,7 +88,7 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "save checkpoints more often, and remove the cause of the restart",
                part=lost * len(ledger.lanes) / max(bid.total_ns, 1))  # fmt: skip
 
-    finding = assessment.price("RESTARTED", "restarted", bid, describe, of_total=True)
+    finding = assessment.price("RESTARTED", bid, describe, of_total=True)
     if finding is not None:
         yield finding
 
@@ -120,6 +120,6 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "give all ranks the same number of batches: DistributedSampler, or"
                " drop_last=True")  # fmt: skip
 
-    finding = assessment.price("UNEVEN", "uneven", bid, describe)
+    finding = assessment.price("UNEVEN", bid, describe)
     if finding is not None:
         yield finding

@@ -233,7 +233,7 @@ def _price_persistent(
         )  # fmt: skip
         _advise(finding, kind)
 
-    finding = assessment.price(kind, "straggler", bid, describe, is_estimate=True)
+    finding = assessment.price(kind, bid, describe, is_estimate=True)
     if finding is not None and finding.severity != "notice":
         work.matrix = typical
     return finding
@@ -362,8 +362,7 @@ def _price_units(
         _state(assessment, finding, main, numbers, mean)
         _advise(finding, kind)
 
-    name = "spikes" if kind in ("INPUT_SPIKES", "SPIKES") else "straggler"
-    return assessment.price(kind, name, bid, describe, is_estimate=False)
+    return assessment.price(kind, bid, describe)
 
 
 def _state(
