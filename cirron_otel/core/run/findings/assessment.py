@@ -13,7 +13,7 @@ from .claims import Bid, Claims
 from .cycles import WAITING, Cycles, cycles_of
 from .facts import Facts
 from .finding import Advice, Finding, Severity
-from .thresholds import Limits
+from .thresholds import KINDS, Limits
 from .words import known_ranks
 
 _NOT_RUNNING: Final = ("start_up", "warm_up", "shut_down", "paused", "idle", "ended")
@@ -107,8 +107,9 @@ class Assessment:
         """Return a time as a fraction of the ledger's total."""
         return min(ns / self.total_ns, 1.0) if self.total_ns else None
 
-    def severity(self, name: str, ns: float, *, of_total: bool = False) -> Severity | None:
+    def severity(self, kind: str, ns: float, *, of_total: bool = False) -> Severity | None:
         """Return the severity of a cost; None if it is too small to be listed."""
+        name = KINDS[kind]
         base = self.total_ns if of_total else self.running_ns
         value = ns / base if base > 0 else 0.0
         if value < _LISTED * self.limits[f"{name}.warning"] or ns <= 0:
@@ -118,7 +119,6 @@ class Assessment:
     def price(
         self,
         kind: str,
-        name: str,
         bid: Bid,
         describe: Callable[[Finding], None],
         *,
@@ -128,12 +128,12 @@ class Assessment:
     ) -> Finding | None:
         """Return the finding of a bid, and claim the bid if the finding is a warning or more.
 
-        `name` is the prefix of the thresholds. `describe` sets the sentence, the place, the
+        `describe` sets the sentence, the place, the
         evidence and the advice. With `is_estimate`, the lower bound decides about the severity;
         `at_most` limits it.
         """
         low = bid.low_ns if is_estimate else bid.total_ns
-        severity = self.severity(name, low, of_total=of_total)
+        severity = self.severity(kind, low, of_total=of_total)
         if severity is None:
             return None
         if at_most == "notice" or (at_most == "warning" and severity == "critical"):

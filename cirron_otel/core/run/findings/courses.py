@@ -24,6 +24,10 @@ _SLACK: Final = 0.98
 _FIFTHS: Final = 5
 _SEGMENTS: Final = 20
 _HIGH: Final = 3
+_TENTHS: Final = 10
+_FEWEST_AFTER: Final = 8
+_CLEAR: Final = 6
+"""The distance of the means on both sides of a change, in standard errors, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def slowing_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the findings on runs that become slower."""
     courses = [found for cycles in assessment.cycles()
                if (found := _slowing(cycles, assessment.limits)) is not None]  # fmt: skip
-    yield from _found(assessment, "SLOWING_DOWN", "slowing_down", courses)
+    yield from _found(assessment, "SLOWING_DOWN", courses)
 
 
 def interval_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -85,7 +89,7 @@ def interval_findings(assessment: Assessment) -> Iterator[Finding]:
         units = slow_interval(cycles, assessment.limits)
         if units is not None:
             courses.append(_interval(cycles, units))
-    yield from _found(assessment, "SLOW_INTERVAL", "slow_interval", courses)
+    yield from _found(assessment, "SLOW_INTERVAL", courses)
 
 
 def _interval(cycles: Cycles, units: slice) -> _Course:
@@ -125,11 +129,15 @@ def _slowing(cycles: Cycles, limits: Limits) -> _Course | None:
         return None
     work = cycles.work[steady]
     medians = [float(np.median(each)) for each in np.array_split(work, _FIFTHS)]
-    rises = all(b >= _SLACK * a for a, b in pairwise(medians))
-    if not rises or medians[-1] < limits["slowing_down.factor"] * medians[0] or medians[0] <= 0:
-        return None
+    factor = limits["slowing_down.factor"]
     clipped = np.minimum(work, _HIGH * float(np.median(work)))
     at, is_step = _change(clipped)
+    rises = (
+        all(b >= _SLACK * a for a, b in pairwise(medians)) and medians[-1] >= factor * medians[0]
+    )
+    stays = is_step and _stays(clipped, at, factor)
+    if medians[0] <= 0 or not (rises or stays):
+        return None
     interval = slow_interval(cycles, limits)
     if is_step and interval is not None and 2 * (len(work) - at) < len(work):
         return None  # a slow interval at the end
@@ -139,6 +147,18 @@ def _slowing(cycles: Cycles, limits: Limits) -> _Course | None:
     units = slice(begin, int(steady[-1]) + 1)
     excess = _rising(cycles, steady, at if is_step else 0, clipped - base)
     return _Course(cycles, units, excess, base, slow, is_step)
+
+
+def _stays(work: np.ndarray, at: int, factor: float) -> bool:
+    """Return whether the values from a place to the end are clearly above those ahead of it."""
+    before, after = work[:at], work[at:]
+    last = work[-max(len(work) // _TENTHS, 1) :]
+    if min(len(before), len(after)) < _FEWEST_AFTER:
+        return False
+    base = factor * float(np.median(before))
+    error = (float(before.var()) / len(before) + float(after.var()) / len(after)) ** 0.5
+    is_clear = float(after.mean() - before.mean()) > _CLEAR * error
+    return is_clear and min(float(np.median(after)), float(np.median(last))) >= base
 
 
 def _start_of(work: np.ndarray) -> float:
@@ -194,9 +214,7 @@ def _rising(
     return placed
 
 
-def _found(
-    assessment: Assessment, kind: str, limit: str, courses: list[_Course]
-) -> Iterator[Finding]:
+def _found(assessment: Assessment, kind: str, courses: list[_Course]) -> Iterator[Finding]:
     groups: dict[str | None, list[_Course]] = {}
     for each in courses:
         groups.setdefault(each.account, []).append(each)
@@ -204,7 +222,7 @@ def _found(
         bid = assessment.claims.bid()
         for each in some:
             _add(assessment, bid, each)
-        finding = assessment.price(kind, limit, bid, partial(_describe, assessment, account, some))
+        finding = assessment.price(kind, bid, partial(_describe, assessment, account, some))
         if finding is not None:
             yield finding
 

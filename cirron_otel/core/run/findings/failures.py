@@ -139,7 +139,7 @@ def _retried(facts: Facts, assessment: Assessment | None, has_failed: bool) -> I
         return
     first = events[0]
     number = None if assessment is None else unit_at(assessment, first.rank, first.time_ns)
-    finding = Finding("OUT_OF_MEMORY", "warning", None, None, "")
+    finding = Finding("OUT_OF_MEMORY", "critical", None, None, "")
     finding.ranks = known_ranks(each.rank for each in events)
     if assessment is not None:
         numbers = {unit_at(assessment, each.rank, each.time_ns) for each in events[:_MOST]}
@@ -180,7 +180,7 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
         return
     severity: Severity | None = "failure"
     if facts.state == "ended":
-        severity = assessment.severity("stalled", bid.total_ns)
+        severity = assessment.severity("STALLED", bid.total_ns)
     if severity is None:
         return
     lanes = list(bid.by_lane)

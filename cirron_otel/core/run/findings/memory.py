@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,8 @@ from .thresholds import Limits
 from .words import percent, ranks_text, size
 
 _BANDS: Final = ((0.15, 0.25), (0.45, 0.55), (0.90, 1.0))
-_FEWEST: Final = 20
+_FEWEST: Final = 5
+_MANY: Final = 20
 _SMALLEST: Final = 32 * 1024**2
 _NOTICEABLE: Final = 0.02
 _STEADY: Final = 0.5
@@ -102,7 +103,8 @@ def _creep(
     facts: Facts, assessment: Assessment | None, uses: Sequence[MemoryUse], limits: Limits
 ) -> Iterator[Finding]:
     """Yield the finding on the device that grows most, if the median one grows, too."""
-    sampled = [each for each in uses if each.times is not None and len(each.times) >= _FEWEST]
+    inside = [_during_units(each, assessment) for each in uses]
+    sampled = [each for each in inside if each.times is not None and len(each.times) >= _FEWEST]
     growths = [_growth(each) for each in sampled]
     grown = sorted((each for each in growths if each is not None), key=lambda each: -each.bytes)
     if not grown or 2 * len(grown) < len(sampled):
@@ -142,24 +144,55 @@ def _creep(
     yield finding
 
 
+def _during_units(use: MemoryUse, assessment: Assessment | None) -> MemoryUse:
+    """Return the samples during the units: a process also grows while it starts."""
+    lanes = [] if assessment is None else [e for e in assessment.ledger.lanes if len(e.start)]
+    if not lanes or use.times is None or use.sizes is None:
+        return use
+    first = min(int(each.start[0]) for each in lanes)
+    last = max(int(each.start[-1] + each.ns[-1]) for each in lanes)
+    inside = (use.times >= first) & (use.times <= last)
+    return replace(use, times=use.times[inside], sizes=use.sizes[inside])
+
+
 def _growth(use: MemoryUse) -> _Growth | None:
-    """Return the growth if the mean of each band is above the one ahead of it; else None."""
+    """Return the growth if the mean of each band is above the one ahead of it; else None.
+
+    Of fewer than 20 samples, each must be above the one ahead of it.
+    """
     if use.times is None or use.sizes is None:
         return None
     extent = max(int(use.times[-1] - use.times[0]), 1)
+    if len(use.times) < _MANY:
+        sizes = use.sizes.astype(np.float64)
+        if (np.diff(sizes) <= 0).any():
+            return None
+        middle = float(np.interp(use.times[0] + extent / 2, use.times, sizes))
+        return _grown(use, (float(sizes[0]), middle, float(sizes[-1])), (0.0, 0.5, 1.0), extent)
     places = (use.times - use.times[0]) / extent
-    means, deviations = [], []
+    means: list[float] = []
+    deviation = 0.0
     for low, high in _BANDS:
         sizes = use.sizes[(places > low) & (places <= high)].astype(np.float64)
-        if not len(sizes):
+        if not len(sizes) or (means and float(sizes.mean()) <= means[-1] + 2 * deviation):
             return None
+        deviation = 0.0 if means else float(sizes.std())
         means.append(float(sizes.mean()))
-        deviations.append(float(sizes.std()))
+    return _grown(use, (means[0], means[1], means[2]), (0.2, 0.5, 0.95), extent)
+
+
+def _grown(
+    use: MemoryUse,
+    means: tuple[float, float, float],
+    places: tuple[float, float, float],
+    extent: int,
+) -> _Growth | None:
+    """Return the growth over three places of the run; None if it is small."""
     early, middle, late = means
     growth = late - early
-    smallest = max(_NOTICEABLE * early, _SMALLEST)
-    if not early < middle < late or growth < smallest or growth <= 2 * deviations[0]:
+    if growth < max(_NOTICEABLE * early, _SMALLEST):
         return None
-    first, second = (middle - early) / 0.3, (late - middle) / 0.45
-    per_ns = growth / (0.75 * extent)
+    first = (middle - early) / (places[1] - places[0])
+    second = (late - middle) / (places[2] - places[1])
+    per_ns = growth / ((places[2] - places[0]) * extent)
     return _Growth(use, growth, per_ns, late, second >= _STEADY * first)

@@ -94,7 +94,6 @@ def _findings(assessment: Assessment, rules: tuple[_Rule, ...]) -> Iterator[Find
 
         finding = assessment.price(
             rule.kind,
-            rule.kind.lower(),
             bid,
             describe,
             of_total=rule.is_start,

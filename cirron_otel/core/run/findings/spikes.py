@@ -17,6 +17,7 @@ from .words import intervals, percent, period_of, ranks_text, time, units_text
 
 _FIRST_FACTOR: Final = 3
 _FEW: Final = 3
+_MAIN: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the finding on slow first batches of epochs."""
     if not assessment.is_training:
         return
-    bid, firsts, epochs, each_ns = assessment.claims.bid(), [], 0, 0.0
+    bid, firsts, epochs, count_of_all = assessment.claims.bid(), [], 0, 0
     lanes: list[int] = []
     for cycles in assessment.cycles():
         aligned = cycles.aligned
@@ -53,13 +54,18 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
             continue
         lanes += aligned.lanes
         firsts += cycles.numbers[slow].tolist()
-        epochs, each_ns = max(epochs, int(slow.sum())), max(each_ns, float(over[slow].mean()))
+        epochs = max(epochs, int(slow.sum()))
+        count_of_all += int(slow.sum()) * len(aligned.lanes)
+        # Between the units, the iterator of the last epoch stops its workers.
+        gap = float(np.median(cycles.account("between_units")[later])) if later.any() else 0.0
         for place, number in enumerate(aligned.lanes):
-            own = np.where(slow, cycles.of_lane(place, "input") - usual, 0)
             count = len(assessment.ledger.lanes[number].ns)
-            bid.add(number, "input", aligned.to(place, own, count), is_host=True)
+            for account, base in (("input", usual), ("between_units", gap)):
+                own = np.where(slow, cycles.of_lane(place, account) - base, 0)
+                bid.add(number, account, aligned.to(place, own, count), is_host=True)
     if not bid.total_ns:
         return
+    each_ns = bid.total_ns / count_of_all
 
     def describe(finding: Finding) -> None:
         finding.phase = assessment.name_of("input")
@@ -75,7 +81,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "keep the workers between epochs: DataLoader(persistent_workers=True)",
                "open files and databases once, and not in each epoch")  # fmt: skip
 
-    finding = assessment.price("SLOW_FIRST_BATCH", "slow_first_batch", bid, describe)
+    finding = assessment.price("SLOW_FIRST_BATCH", bid, describe)
     if finding is not None:
         yield finding
 
@@ -93,9 +99,9 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
             each.cycles.add_excess(bid, np.where(each.units, each.excess, 0), each.baselines)
         finding = assessment.price(
             "INPUT_SPIKES" if account == "input" else "SPIKES",
-            "spikes",
             bid,
             partial(_describe, assessment, account, of_account),
+            at_most="warning" if account is None else None,
         )
         if finding is not None:
             yield finding
@@ -130,15 +136,25 @@ def _describe(
     assessment: Assessment, account: str | None, spikes: list[_Spikes], finding: Finding
 ) -> None:
     most = max(spikes, key=lambda each: float(each.excess.sum()))
-    numbers = most.cycles.numbers[most.units]
+    units = most.units & (most.excess >= main_part(most.excess[most.units]))
+    numbers = most.cycles.numbers[units]
     lanes = [lane for each in spikes for lane in each.cycles.aligned.lanes]
     if len(lanes) < len(assessment.ledger.lanes):
         finding.ranks = assessment.ranks_of(lanes)
         finding.hosts = assessment.hosts_of(lanes)
     describe_spikes(
-        assessment, finding, account, numbers, float(most.excess[most.units].mean()),
+        assessment, finding, account, numbers, float(most.excess[units].mean()),
         most.cycles.median_ns, most.cycles.aligned.size,
     )  # fmt: skip
+
+
+def main_part(excess: np.ndarray) -> float:
+    """Return the least excess that counts if some are much larger than most.
+
+    It is a quarter of the mean excess, weighted by itself.
+    """
+    total = float(excess.sum())
+    return _MAIN * float((excess.astype(np.float64) ** 2).sum()) / total if total > 0 else 0.0
 
 
 def describe_spikes(

@@ -30,7 +30,7 @@ def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
                " (TORCHINDUCTOR_CACHE_DIR)", "judge the speed by a longer run")  # fmt: skip
 
     at_most: Severity | None = "notice" if assessment.is_short else None
-    finding = assessment.price("WARM_UP", "warm_up", bid, describe, of_total=True, at_most=at_most)
+    finding = assessment.price("WARM_UP", bid, describe, of_total=True, at_most=at_most)
     if finding is not None:
         yield finding
 
@@ -41,8 +41,9 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
     if not assessment.is_training:
         return
     bid = assessment.claims.bid()
-    for lane in range(len(assessment.ledger.lanes)):
-        bid.add_outside(lane, "start_up")
+    for place, lane in enumerate(assessment.ledger.lanes):
+        later = sum(times.get("start_up", 0) for _, times in lane.restarts)
+        bid.add_outside(place, "start_up", lane.outside.get("start_up", 0) - later)
 
     def describe(finding: Finding) -> None:
         each = bid.total_ns / max(len(assessment.ledger.lanes), 1)
@@ -55,18 +56,18 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
                " compiled code", "judge the speed by a longer run")  # fmt: skip
 
     at_most: Severity | None = "notice" if assessment.is_short else None
-    found = assessment.price("START_UP", "start_up", bid, describe, of_total=True, at_most=at_most)
+    found = assessment.price("START_UP", bid, describe, of_total=True, at_most=at_most)
     if found is not None:
         yield found
 
 
 def _restarted(assessment: Assessment) -> Iterator[Finding]:
     bid, claims = assessment.claims.bid(), assessment.claims
-    for account in ("lost", "paused"):
-        bid.add_all(account)
-    for lane in range(len(claims.lanes)):
-        if claims.has(lane, "start_up"):  # inside of cycles, it is of a later process
-            bid.add(lane, "start_up", None)
+    bid.add_all("lost")
+    for place, lane in enumerate(claims.lanes):
+        for _, times in lane.restarts:
+            for account in ("paused", "start_up"):
+                bid.add_outside(place, account, times.get(account, 0))
     if not bid.total_ns:
         return
 
@@ -87,7 +88,7 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "save checkpoints more often, and remove the cause of the restart",
                part=lost * len(ledger.lanes) / max(bid.total_ns, 1))  # fmt: skip
 
-    finding = assessment.price("RESTARTED", "restarted", bid, describe, of_total=True)
+    finding = assessment.price("RESTARTED", bid, describe, of_total=True)
     if finding is not None:
         yield finding
 
@@ -119,6 +120,6 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
         advise(finding, "give all ranks the same number of batches: DistributedSampler, or"
                " drop_last=True")  # fmt: skip
 
-    finding = assessment.price("UNEVEN", "uneven", bid, describe)
+    finding = assessment.price("UNEVEN", bid, describe)
     if finding is not None:
         yield finding

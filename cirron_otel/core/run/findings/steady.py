@@ -93,8 +93,7 @@ def steady_findings(assessment: Assessment) -> Iterator[Finding]:
         def describe(finding: Finding, rule: _Rule = rule, bid: Bid = bid) -> None:
             _describe(assessment, rule, bid, finding)
 
-        name = rule.kind.lower()
-        finding = assessment.price(rule.kind, name, bid, describe, is_estimate=True)
+        finding = assessment.price(rule.kind, bid, describe, is_estimate=True)
         if finding is not None:
             yield finding
     yield from _notices(assessment)

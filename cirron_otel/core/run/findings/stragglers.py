@@ -18,13 +18,15 @@ from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, WORK, Cycles, is_synchronised
 from .finding import Finding
-from .spikes import describe_spikes
+from .spikes import describe_spikes, main_part
 from .words import intervals, percent, period_of, ranks_text, time, units_text
 
-_ACCOUNTS: Final = (*WORK, "other_scopes")
+_WAITING_PHASES: Final = ("backward", "communication")
+"""The accounts in which ranks wait. Their rest is not what the others wait for."""
+_ACCOUNTS: Final = (*(name for name in WORK if name not in _WAITING_PHASES), "other_scopes")
 _KINDS: Final = {
     "input": "INPUT_STRAGGLER", "transfer": "H2D_STRAGGLER",
-    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER", "backward": "COMPUTE_STRAGGLER",
+    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER",
     "optimizer": "COMPUTE_STRAGGLER",
     "unattributed": "WAIT_STRAGGLER", "between_units": "WAIT_STRAGGLER",
 }  # fmt: skip
@@ -47,6 +49,8 @@ _WIDTH: Final = 0.97
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
+_GAP: Final = 3
+_FEWEST: Final = 3
 _MOST_LANES: Final = 64
 
 
@@ -229,7 +233,7 @@ def _price_persistent(
         )  # fmt: skip
         _advise(finding, kind)
 
-    finding = assessment.price(kind, "straggler", bid, describe, is_estimate=True)
+    finding = assessment.price(kind, bid, describe, is_estimate=True)
     if finding is not None and finding.severity != "notice":
         work.matrix = typical
     return finding
@@ -262,6 +266,7 @@ def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
     usual = lower_median_of_others(matrix)
     over = matrix - usual
     slow = (over > limit) & cycles.is_steady
+    slow &= over >= main_part(over[slow])
     units = slow.any(axis=0)
     if not units.any():
         return None
@@ -304,6 +309,20 @@ def _noise(assessment: Assessment, work: _Work) -> float:
     return float(np.median(widths)) / _WIDTH
 
 
+def _main_interval(numbers: np.ndarray, saved: np.ndarray, size: int) -> np.ndarray:
+    """Return the numbers of the interval with most of the saved time; all if there is none.
+
+    An interval may lack up to two units in a row.
+    """
+    parts = np.cumsum(np.r_[0, np.diff(numbers) > _GAP * size])
+    sums = np.bincount(parts, weights=saved)
+    first = int(np.argmax(sums))
+    inside = numbers[parts == first]
+    if sums[first] < _ONE * sums.sum() or len(inside) < _FEWEST:
+        return numbers
+    return np.arange(inside[0], inside[-1] + 1, size)
+
+
 def _price_units(
     assessment: Assessment,
     work: _Work,
@@ -336,14 +355,14 @@ def _price_units(
             return
         finding.moving = is_moving
         is_all = units.sum() >= _ONE * len(units)
-        finding.steps = [] if is_all else intervals(numbers, cycles.aligned.size)
+        named = _main_interval(numbers, saved[units], cycles.aligned.size)
+        finding.steps = [] if is_all else intervals(named, cycles.aligned.size)
         finding.every = None if is_all else period_of(numbers)
         _place(assessment, finding, main)
         _state(assessment, finding, main, numbers, mean)
         _advise(finding, kind)
 
-    name = "spikes" if kind in ("INPUT_SPIKES", "SPIKES") else "straggler"
-    return assessment.price(kind, name, bid, describe, is_estimate=False)
+    return assessment.price(kind, bid, describe)
 
 
 def _state(

@@ -73,6 +73,21 @@ LIMITS: Final[Mapping[str, Limit]] = {
 }
 
 
+KINDS: Final[Mapping[str, str]] = {
+    **{name.upper(): name for name in (*_OF_TIME, *_NOTICES)},
+    "INPUT_SPIKES": "spikes",
+    "INPUT_STRAGGLER": "straggler", "COMPUTE_STRAGGLER": "straggler",
+    "H2D_STRAGGLER": "straggler", "WAIT_STRAGGLER": "straggler",
+    "FAILED": "", "KILLED": "", "OUT_OF_MEMORY": "", "RANK_MISSING": "",
+    "NON_FINITE": "", "DIVERGING": "diverging", "EXPLODING_GRADIENT": "exploding",
+    "HIGH_PRESSURE": "pressure", "IMBALANCE": "imbalance",
+    "CREEP_EARLY": "creep", "CREEP_CONFIRMED": "creep",
+    "HIGH_CPU": "cpu", "LOW_GPU_UTIL": "gpu_utilization", "GPU_HOT": "gpu_temperature",
+    "REPLICAS_DIFFER": "", "INCOMPLETE": "",
+}  # fmt: skip
+"""All kinds of findings, each with the prefix of its thresholds; empty if it has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The values of all thresholds, with the changes that the user made."""

@@ -62,7 +62,7 @@ def test_out_of_memory_that_ended_the_run() -> None:
 
 def test_out_of_memory_after_which_the_run_continued() -> None:
     (finding,) = conclude(Facts(job(), out_of_memory=[OutOfMemory(None, _at(60))]))
-    assert (finding.kind, finding.severity) == ("OUT_OF_MEMORY", "warning")
+    assert (finding.kind, finding.severity) == ("OUT_OF_MEMORY", "critical")
     assert finding.steps == [(60, 60)]
     assert finding.evidence["retried"] is True
     assert finding.sentence == "The process ran out of memory at step 60 and continued."
