@@ -42,6 +42,8 @@ class Setting:
     """Further segments of each unit, before the end of the unit, without usual time."""
     without: tuple[str, ...] = ()
     """Segments that the producer does not record."""
+    has_ends: bool = True
+    """Whether the time ahead of the first unit and after the last one is recorded."""
     is_bare: bool = False
     """Whether there are no evaluations, checkpoints and logging scopes."""
 
@@ -72,6 +74,9 @@ def draw_plan(chance: np.random.Generator, setting: Setting) -> Plan:
         chance.uniform(0, 0.004) * work * chance.random(ranks),
         np.zeros(ranks), np.full(ranks, units), noise=noise,
     )  # fmt: skip
+    if not setting.has_ends:
+        plan.start_up *= 0
+        plan.shut_down *= 0
     if ranks >= 4 and chance.random() < 0.5:
         plan.skew[ranks // 2 :] = np.rint(chance.uniform(-0.004, 0.004) * work)
     if setting.has_device:
