@@ -204,7 +204,12 @@ def test_no_record_starts_after_the_death_of_its_process(family: str) -> None:  
         assert inner in {each["name"] for each in failed}
     assert min(case.deaths.values(), key=lambda each: each.at) is case.deaths[victim[0]]
     ooms = [each for each in marks_of(files) if each["name"] == "oom"]
-    assert len(ooms) == (1 if "out of memory" in family else 0)
+    causes = [each["attrs"].get("failure_cause") for each in named(spans, "cirron.session")]
+    is_oom = "out of memory" in family
+    assert len(ooms) == causes.count("out of memory") == is_oom
+    if is_oom:
+        owner = next(each for each in spans if each["id"] == ooms[0]["span_id"])
+        assert (owner["name"], owner["rank"]) == ("forward", victim[0])
 
 
 def test_values_that_are_not_finite_are_recorded_as_texts() -> None:
