@@ -160,7 +160,7 @@ def scopes(kind: str, name: str, *, most: int = 30, at_epochs: bool = False) -> 
         else:
             every = int(chance.integers(1, max(2, min(most, plan.units // 3) + 1)))
             places = np.arange(plan.units) % every == every - 1
-        return Cause((kind,), [(name, everywhere(chance, plan, places))], account(name), name)
+        return Cause((kind,), [(name, everywhere(chance, plan, places))], account(name))
 
     return draw
 

@@ -17,7 +17,7 @@ PRICE: Final = (0.03, 0.6)
 MOST_SPANS: Final = 50_000
 _USUAL_SPANS: Final = 14_000
 _FOLLOWERS: Final = {
-    "h2d": "forward", "compile": "forward", "all_reduce": "optimizer_step",
+    "compile": "forward", "all_reduce": "optimizer_step",
     "reduce_scatter": "optimizer_step",
 }  # fmt: skip
 """The segments that follow further segments; the others are at the end of the unit."""
@@ -40,8 +40,12 @@ class Setting:
     """The range of the run's extent without a cause, in seconds; None for any."""
     parts: tuple[str, ...] = ()
     """Further segments of each unit, before the end of the unit, without usual time."""
+    always: tuple[str, ...] = ()
+    """Segments that every run has, of those that only some have."""
     without: tuple[str, ...] = ()
     """Segments that the producer does not record."""
+    has_ends: bool = True
+    """Whether the time ahead of the first unit and after the last one is recorded."""
     is_bare: bool = False
     """Whether there are no evaluations, checkpoints and logging scopes."""
 
@@ -72,6 +76,9 @@ def draw_plan(chance: np.random.Generator, setting: Setting) -> Plan:
         chance.uniform(0, 0.004) * work * chance.random(ranks),
         np.zeros(ranks), np.full(ranks, units), noise=noise,
     )  # fmt: skip
+    if not setting.has_ends:
+        plan.start_up *= 0
+        plan.shut_down *= 0
     if ranks >= 4 and chance.random() < 0.5:
         plan.skew[ranks // 2 :] = np.rint(chance.uniform(-0.004, 0.004) * work)
     if setting.has_device:
@@ -108,7 +115,7 @@ def _usual(chance: np.random.Generator, setting: Setting) -> dict[str, float]:
         BETWEEN: chance.uniform(0.001, 0.02),
         "data_load": chance.uniform(0.002, 0.025),
         "~load": chance.uniform(0.0, 0.01),
-        "h2d": chance.uniform(0.001, 0.02) * (chance.random() < 0.5),
+        "h2d": chance.uniform(0.001, 0.02) * (chance.random() < 0.5 or "h2d" in setting.always),
         "forward": forward,
         "loss": forward * chance.uniform(0.01, 0.3),
         "zero_grad": 0.002,

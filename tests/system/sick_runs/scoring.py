@@ -57,6 +57,14 @@ def is_placed(expected: Expected, finding: Finding) -> bool:
     return len(wanted & found) >= _OVERLAP * len(wanted | found)
 
 
+def has_right_status(result: Result) -> bool:
+    """Return whether there is a warning if one is expected, and none otherwise."""
+    if result.error is not None:
+        return False
+    has_warning = any(each["severity"] != NOTICE for each in result.findings)
+    return has_warning is not result.case.is_healthy
+
+
 def _numbers(intervals: Sequence[Sequence[int]]) -> set[int]:
     return {number for first, last in intervals for number in range(first, last + 1)}
 

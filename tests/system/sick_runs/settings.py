@@ -23,7 +23,9 @@ HOOKS: Final = Setting(is_bare=True, without=("zero_grad", "h2d", "loss"))
 HOOKS_DDP: Final = replace(HOOKS, synchronised=DDP_ENDS, ranks=(2, 8))
 MANUAL: Final = replace(HOOKS, without=("zero_grad", "h2d"))
 MANUAL_DDP: Final = replace(MANUAL, synchronised=DDP_ENDS, ranks=(2, 8))
-TRACEML: Final = Setting(DDP_ENDS, (1, 8), is_bare=True, without=("zero_grad", "loss"))
+TRACEML: Final = Setting(
+    DDP_ENDS, (1, 8), is_bare=True, has_ends=False, without=("zero_grad", "loss")
+)
 TRACEML_DDP: Final = replace(TRACEML, ranks=(2, 8))
 STORMLOG: Final = Setting(is_bare=True, without=("zero_grad", "h2d", "loss"))
 REQUESTS: Final = Setting(

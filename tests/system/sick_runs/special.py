@@ -289,6 +289,55 @@ def is_nearly_full(chance: np.random.Generator, case: Case) -> bool:
     return _first(case, Expected(("HIGH_PRESSURE",)))
 
 
+def differs_between_ranks(chance: np.random.Generator, case: Case) -> bool:
+    """One rank uses clearly more device memory than the others."""
+    plan = case.plan
+    capacity = int(chance.choice([16, 24, 40, 80]) * _GIB)
+    rank = int(chance.integers(plan.ranks))
+    used = chance.uniform(0.33, 0.45) * capacity * np.ones((plan.ranks, plan.units))
+    used[rank] *= chance.uniform(1.4, 1.9)
+    used *= 1 - 0.003 * chance.random(used.shape)
+    case.memory = Memory(used, capacity, True)
+    return _first(case, Expected(("IMBALANCE",), ranks=(rank,)))
+
+
+# Healthy habits of programs that look like causes.
+
+
+def rollouts(chance: np.random.Generator, plan: Plan) -> Plan:
+    """An own scope takes much of each unit: it is work."""
+    share = chance.uniform(0.1, 0.6)
+    shape = plan.ranks, plan.units
+    plan.ns["rollout"] = share * plan.unit_ns * jitter(chance, plan.noise, shape)
+    return plan
+
+
+def heavy_forward(chance: np.random.Generator, plan: Plan) -> Plan:
+    """The forward takes several times as long as the backward."""
+    plan.ns["forward"] *= chance.uniform(2, 5)
+    return plan
+
+
+def late_rank(chance: np.random.Generator, plan: Plan) -> Plan:
+    """A rank starts later than the others, which wait for it in their first unit."""
+    rank = int(chance.integers(plan.ranks))
+    plan.late[rank] += chance.uniform(0.005, 0.02) * plan.unit_ns * plan.units
+    return plan
+
+
+def clocks_differ(chance: np.random.Generator, plan: Plan) -> Plan:
+    """The clocks of the ranks differ by many units."""
+    most = 0.01 * plan.unit_ns * plan.units
+    plan.skew = np.rint(chance.uniform(-most, most, plan.ranks))
+    return plan
+
+
+def one_unit_fewer(chance: np.random.Generator, plan: Plan) -> Plan | None:
+    """A rank has one unit fewer than the others."""
+    plan.counts[int(chance.integers(plan.ranks))] -= 1
+    return plan if plan.units >= 60 else None
+
+
 # Records that are missing.
 
 

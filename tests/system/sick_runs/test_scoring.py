@@ -9,7 +9,7 @@ import pytest
 from cirron_otel.core.run.findings.finding import Finding
 
 from .families import FAMILIES
-from .scoring import Score, is_placed, outcome, result
+from .scoring import Score, has_right_status, is_placed, outcome, result
 from .truth import THRESHOLDS, Expected, is_near_threshold, severity
 
 STRAGGLER = Expected(("INPUT_STRAGGLER",), 0.2, 0.2, "data_load", (1, 3))
@@ -122,6 +122,17 @@ def test_exception_of_the_analysis_is_wrong_even_for_a_healthy_run() -> None:
     case = FAMILIES[0].build(0)
     case.expected = []
     assert result(case, [], "ValueError: no").outcome == "wrong"
+
+
+def test_status_is_right_if_there_is_a_warning_exactly_in_a_sick_run() -> None:
+    case = FAMILIES[0].build(0)
+    case.expected = [STRAGGLER]
+    assert has_right_status(result(case, [OTHER]))
+    assert not has_right_status(result(case, [{**OTHER, "severity": "notice"}]))
+    case.expected = []
+    assert has_right_status(result(case, [{**OTHER, "severity": "notice"}]))
+    assert not has_right_status(result(case, [OTHER]))
+    assert not has_right_status(result(case, [], "ValueError: no"))
 
 
 def test_score_adds_up() -> None:

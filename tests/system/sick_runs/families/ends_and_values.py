@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .. import special
 from ..building import Family, family
 from ..causes import start_up, warm_up
@@ -90,5 +92,8 @@ def values() -> list[Family]:
                change=special.is_nearly_full),
         family("device memory nearly full, DDP", at_least(DDP, 60), kind="HIGH_PRESSURE",
                change=special.is_nearly_full),
+        family("device memory differs between ranks, DDP",
+               replace(at_least(DDP, 60), ranks=(3, 16)), kind="IMBALANCE",
+               change=special.differs_between_ranks),
         family("dropped records, one rank", ONE, kind="INCOMPLETE", change=special.has_drops),
     ]  # fmt: skip

@@ -24,6 +24,7 @@ from ..settings import (
     at_least,
     long,
 )
+from .usual import with_parts
 
 
 def healthy() -> list[Family]:
@@ -69,5 +70,13 @@ def healthy() -> list[Family]:
                change=special.memory(device=True, is_healthy=True)),
         family("healthy, device memory, DDP", at_least(DDP, 60),
                change=special.memory(device=True, is_healthy=True)),
+        family("healthy, rollouts in units", with_parts(ONE, "rollout"), of_plan=special.rollouts),
+        family("healthy, rollouts in units, DDP", with_parts(DDP, "rollout"),
+               of_plan=special.rollouts),
+        family("healthy, heavy forward", ONE, of_plan=special.heavy_forward),
+        family("healthy, late rank, DDP", DDP, of_plan=special.late_rank),
+        family("healthy, clocks differ, DDP", DDP, of_plan=special.clocks_differ),
+        family("healthy, clocks differ, FSDP", FSDP, of_plan=special.clocks_differ),
+        family("healthy, one unit fewer, DDP", at_least(DDP, 60), of_plan=special.one_unit_fewer),
         family("healthy, interrupted by the user", ONE, change=special.is_interrupted),
     ]  # fmt: skip

@@ -59,6 +59,8 @@ def in_units() -> list[Family]:
         )
     ]  # fmt: skip
     families += [
+        family("input bound, heavy forward", ONE, slow_input, kind="INPUT_BOUND", second=NO_INPUT,
+               of_plan=special.heavy_forward),
         family("transfers, one rank", with_h2d(ONE), slow_transfer, kind="H2D_BOUND", second=OURS),
         family("transfers, DDP", with_h2d(DDP), slow_transfer, kind="H2D_BOUND", second=OURS),
         family("transfers, TraceML", with_h2d(TRACEML), slow_transfer, kind="H2D_BOUND",

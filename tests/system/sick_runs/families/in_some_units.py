@@ -8,6 +8,7 @@ from .. import special
 from ..building import Family, family
 from ..causes import first_batches, growing, interval, moving, spikes, straggler
 from ..clearness import are_slow_batches, are_slow_units, are_spikes, is_growing, is_interval
+from ..drawing import Setting
 from ..plan import BETWEEN
 from ..settings import (
     APART,
@@ -109,6 +110,11 @@ def in_some_units() -> list[Family]:
     return families
 
 
+def _several(setting: Setting) -> Setting:
+    """Three ranks or more: of two, one may be slow in most units by chance."""
+    return replace(at_least(setting, 30), ranks=(3, setting.ranks[1]))
+
+
 def on_some_ranks() -> list[Family]:
     """Causes on some of the ranks."""
     families = [
@@ -155,7 +161,7 @@ def on_some_ranks() -> list[Family]:
         )
     ]  # fmt: skip
     families += [
-        family(f"straggler that moves, {name}", at_least(setting, 30), moving(kind, segment),
+        family(f"straggler that moves, {name}", _several(setting), moving(kind, segment),
                kind=kind, producer=producer, second=second, is_clear=are_slow_units)
         for name, setting, kind, segment, producer, second in (
             ("input, DDP", DDP, "INPUT_STRAGGLER", "data_load", "cirron-otel", NO_INPUT),
@@ -164,6 +170,14 @@ def on_some_ranks() -> list[Family]:
             ("input, cirron-sdk hooks", HOOKS_DDP, "INPUT_STRAGGLER", "data_load", "hooks",
              ("wait",)),
         )
+    ]  # fmt: skip
+    families += [
+        family("straggler, input, clocks differ, DDP", DDP,
+               straggler("INPUT_STRAGGLER", "data_load"), kind="INPUT_STRAGGLER",
+               second=NO_INPUT, of_plan=special.clocks_differ),
+        family("straggler, forward, late rank, DDP", DDP,
+               straggler("COMPUTE_STRAGGLER", "forward"), kind="COMPUTE_STRAGGLER",
+               second=OURS, of_plan=special.late_rank),
     ]  # fmt: skip
     families += [
         family("fewer units, ranks apart", APART, kind="UNEVEN", change=special.uneven),

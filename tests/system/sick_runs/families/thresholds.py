@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from .. import special
 from ..building import Family, family
-from ..causes import first_batches, spikes, start_up, steady, straggler, warm_up
-from ..clearness import are_slow_batches, are_spikes
+from ..causes import first_batches, interval, spikes, start_up, steady, straggler, warm_up
+from ..clearness import are_slow_batches, are_spikes, is_interval
 from ..settings import DDP, ONE, at_least
 from .usual import (
     between_units,
@@ -22,6 +24,8 @@ from .usual import (
     with_parts,
 )
 
+FACTORS: Final = (0.8, 1.25)
+
 
 def at_thresholds() -> tuple[Family, ...]:
     """Cases at 0.8 and 1.25 times the threshold of a warning, of each kind with a price."""
@@ -32,6 +36,9 @@ def at_thresholds() -> tuple[Family, ...]:
         "SPIKES": (at_least(ONE, 100), spikes("forward", regular=False), are_spikes),
         "INPUT_SPIKES": (at_least(ONE, 100), spikes("data_load", regular=True,
                                                     kind="INPUT_SPIKES"), are_spikes),
+        "SLOW_INTERVAL": (replace(at_least(ONE, 100), noise=(0, 0.08)), interval("forward"),
+                          is_interval),
+        "STRAGGLER": (DDP, straggler("STRAGGLER", "data_load", "forward"), None),
         "INPUT_STRAGGLER": (DDP, straggler("INPUT_STRAGGLER", "data_load"), None),
         "COMPUTE_STRAGGLER": (DDP, straggler("COMPUTE_STRAGGLER", "forward"), None),
         "H2D_STRAGGLER": (with_h2d(DDP), straggler("H2D_STRAGGLER", "h2d"), None),
@@ -50,9 +57,21 @@ def at_thresholds() -> tuple[Family, ...]:
         "COMPILATION": (replace(at_least(with_parts(ONE, "compile"), 30), extent_s=(90, 900)),
                         warm_up("COMPILATION", "compile"), None),
     }  # fmt: skip
-    return tuple(
+    families = [
         family(f"{kind} at {factor} of its threshold", setting, cause, kind=kind, weight=factor,
                is_clear=is_clear)
         for kind, (setting, cause, is_clear) in causes.items()
-        for factor in (0.8, 1.25)
-    )  # fmt: skip
+        for factor in FACTORS
+    ]  # fmt: skip
+    families += [
+        family(f"TRACING at {factor} of its threshold", with_parts(ONE, "~trace"),
+               steady("TRACING", "~trace"), kind="TRACING", weight=factor,
+               change=special.with_overhead("~trace"))
+        for factor in FACTORS
+    ]  # fmt: skip
+    families += [
+        family(f"RESTARTED at {factor} of its threshold", at_least(ONE, 100), special.pause,
+               kind="RESTARTED", weight=factor, of_plan=special.restarted)
+        for factor in FACTORS
+    ]  # fmt: skip
+    return tuple(families)

@@ -34,4 +34,4 @@ def with_parts(setting: Setting, *parts: str) -> Setting:
 
 def with_h2d(setting: Setting) -> Setting:
     """A setting in which the transfer is always recorded."""
-    return replace(setting, without=(*setting.without, "h2d"), parts=("h2d",))
+    return replace(setting, always=("h2d",))

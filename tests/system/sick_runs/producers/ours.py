@@ -41,7 +41,7 @@ def record(life: Life, id_: str) -> None:
 
 def session_of(life: Life, id_: str, attrs: dict[str, object]) -> None:
     session, death = life.session, life.case.deaths.get(life.rank)
-    if death is not None and death.is_out_of_memory and session.cut is not None:
+    if death is not None and death.is_out_of_memory:
         attrs["failure_cause"] = "out of memory"
     session.scope(SESSION, None, life.start, life.end, id_=id_, attrs=json.dumps(attrs))
 
