@@ -47,8 +47,8 @@ class StepRelations:
     place of the step among those of its rank in order of start; its other columns of `span`; the
     peak of the device's memory, and whether it is a summary."""
     phase: Table
-    """The phases of these steps, each without the phases inside it: no, step, name, ns, gpu_ns, and
-    the rank and the position of the step."""
+    """The phases of these steps, each without the phases inside it: no, step, name, ns, gpu_ns,
+    start_ns; wall_ns, which includes these; the rank and the position of the step."""
     others: Table
     """The spans that are neither steps nor directly inside one."""
     children: Table
@@ -266,8 +266,9 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
     if deep is None:
         phase = first.filter(first.is_phase & first.ns.notnull())
         return phase.select(
-            "no", "step", "rank", "position", "ns", "gpu_ns", name=phase.name.nullif("")
-        )
+            "no", "step", "rank", "position", "ns", "gpu_ns", "start_ns", wall_ns=phase.ns,
+            name=phase.name.nullif(""),
+        )  # fmt: skip
     part = first.union(deep)
     inner = deep.filter(deep.is_phase & deep.phase.notnull())
     window = ibis.window(group_by=inner.phase, order_by=[ascending(inner.start_ns), inner.no])
@@ -297,5 +298,5 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
         no=phase.no, step=phase.step, rank=phase.rank, position=phase.position,
         ns=ibis.ifelse(is_closure, closure_ns, own_ns),
         gpu_ns=non_negative(phase.gpu_ns - nested.gpu_taken.fill_null(0)),
-        name=phase.name.nullif(""),
+        start_ns=phase.start_ns, wall_ns=phase.ns, name=phase.name.nullif(""),
     )  # fmt: skip

@@ -55,10 +55,12 @@ SUMMARY: Final = 4
 
 PART: Final[Mapping[str, str]] = {
     "unit": "int64", "no": "int64", "name": "int64", "ns": "int64", "gpu_ns": "int64",
+    "start_ns": "int64", "wall_ns": "int64",
 }  # fmt: skip
-"""One row for each phase or own scope of a unit, without the time of the phases inside it.
+"""One row for each phase or own scope of a unit.
 
-`unit` is the `no` of the unit. `name` is `NO_TEXT` for a scope without a name, which reports list
+`ns` and `gpu_ns` do not include the time of the phases inside it, `wall_ns` does. `unit` is the
+`no` of the unit. `name` is `NO_TEXT` for a scope without a name, which reports list
 as `?`. The rows have the order of the units, and of `no` within a unit."""
 
 

@@ -33,7 +33,10 @@ from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
 from .figures.failures import Failures
+from .figures.ledger import Ledger
+from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
+from .figures.outside import OutsideScopes
 from .figures.readings import ReadingsFold, rank_memory
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
@@ -74,9 +77,10 @@ class Run:
     @cached_property
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
-        folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
+        folds = _UnitFolds(self.recording, self._failures, self._most_slowest, self._epoch_of)
         for units, parts in self._unit_blocks():
             folds.ranks.add(units, parts)
+            folds.ledger.add(units, parts)
             folds.slowest.add(units, parts)
             folds.add_device_times(units, parts)
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
@@ -107,6 +111,11 @@ class Run:
     def breakdowns(self) -> dict[int | None, Breakdown]:
         """The units of each rank that has some, by phase, without their durations."""
         return self._units.ranks.breakdowns
+
+    @cached_property
+    def ledger(self) -> Ledger | None:
+        """The time of all ranks by account; None without units."""
+        return self._units.ledger.finish()
 
     @cached_property
     def together(self) -> Breakdown:
@@ -371,7 +380,19 @@ class Run:
 class _UnitFolds:
     """The folds over units and their parts that all reports need."""
 
-    def __init__(self, recording: Recording, failures: Failures, slowest: int) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        failures: Failures,
+        slowest: int,
+        epoch_of: Callable[[str | None], str | None],
+    ) -> None:
+        texts = recording.texts
+        parents = {parent for parent, _ in recording.extents}
+        self.ledger = LedgerFold(
+            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts),
+            lambda token: epoch_of(texts.text(token)),
+        )  # fmt: skip
         scopes = (span for _, span in recording.tree.scopes)
         others = OtherIntervals(chain(scopes, (each.span for each in recording.noted)))
         self.ranks = RankFold(recording.texts, recording.sums.ranks, others)

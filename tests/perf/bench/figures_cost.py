@@ -63,14 +63,18 @@ def blocks(texts: Texts, ranks: int, units: int) -> Iterator[tuple[Block, Block]
             "ns": random.integers(8_000_000, 10_000_000, count), "error": np.full(count, -1),
             "flags": np.zeros(count, np.int64), "parts": np.full(count, len(tokens)),
         }  # fmt: skip
+        phases = random.integers(10**6, 2 * 10**6, (count, len(tokens)))
+        ahead = np.cumsum(phases, axis=1) - phases
         yield (
             rows,
             {
                 "unit": np.repeat(rows["no"], len(tokens)),
                 "no": (rows["no"][:, None] + np.arange(1, len(tokens) + 1)).ravel(),
                 "name": np.tile(tokens, count),
-                "ns": random.integers(10**6, 2 * 10**6, count * len(tokens)),
+                "ns": phases.ravel(),
                 "gpu_ns": np.full(count * len(tokens), ABSENT, np.int64),
+                "start_ns": (rows["start_ns"][:, None] + ahead).ravel(),
+                "wall_ns": phases.ravel(),
             },
         )
 

@@ -33,10 +33,10 @@ def unit_blocks(
         parts = phase.order_by([ascending(phase.rank), phase.position, phase.no])
     else:
         units = step.order_by(["start_ns", "no"])
-        starts = step.select("start_ns", step=step.no)
-        parts = phase.inner_join(starts, "step").order_by(["start_ns", "step", "no"])
+        starts = step.select(step=step.no, step_start_ns=step.start_ns)
+        parts = phase.inner_join(starts, "step").order_by(["step_start_ns", "step", "no"])
     units = units.select(*_UNIT)
-    parts = parts.select("no", "name", "ns", "gpu_ns", unit=parts.step)
+    parts = parts.select("no", "name", "ns", "gpu_ns", "start_ns", "wall_ns", unit=parts.step)
     ahead = _PartsAhead(_part_block(batch, texts) for batch in engine.record_batches(parts, size))
     for batch in engine.record_batches(units, size):
         if batch.num_rows:

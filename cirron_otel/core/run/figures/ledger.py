@@ -44,6 +44,13 @@ class Lane:
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
     """By account and recorded name: the total time. The time of `unattributed`, `between_units`
     and other accounts without scopes has no parts."""
+    restarts: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    """For each later process of the rank: the place of its first unit, and the time of
+    `shut_down`, `idle`, `paused` and `start_up` ahead of it, which is also in `outside`."""
+    is_lost: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """Whether a later process of the rank repeats the unit."""
+    lacking: dict[str, np.ndarray] = field(default_factory=dict)
+    """By account: the time on the device beyond that on the host, of phases that have both."""
     size: int = 1
     """The number of units in each entry."""
 

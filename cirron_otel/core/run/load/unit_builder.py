@@ -97,7 +97,7 @@ class UnitBuilder:
         token = self._texts.token_of
         if not below:
             rows = [
-                (unit, no, token(each.name or None), ns, _device(each.gpu_ns))
+                (unit, no, token(each.name or None), ns, _device(each.gpu_ns), each.start_ns, ns)
                 for no, each in inside
                 if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
             ]
@@ -105,9 +105,11 @@ class UnitBuilder:
             rows = []
             for part in parts_of(inside, lambda parent: below.get(parent, ())):
                 if part.is_phase and part.ns is not None:
-                    ns, gpu_ns = own_times(part)
-                    name = token(part.span.name or None)
-                    rows.append((unit, part.no, name, ns, _device(gpu_ns)))
+                    (ns, gpu_ns), span = own_times(part), part.span
+                    rows.append((
+                        unit, part.no, token(span.name or None), ns, _device(gpu_ns),
+                        span.start_ns, part.ns,
+                    ))  # fmt: skip
         self.parts.add_all(rows)
         return len(rows)
 

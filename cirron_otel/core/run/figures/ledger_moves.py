@@ -1,0 +1,231 @@
+"""Moves time between the accounts of lanes: never more than an account has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from .ledger import Lane
+from .outside import BETWEEN
+from .unit_accounts import UNATTRIBUTED
+
+NOT_OF_PERIOD: Final = frozenset({"evaluation", "checkpoint", "logging", "other_scopes"})
+"""The accounts that do not count in the period of a unit."""
+_STALLED: Final = 10
+"""A last unit that takes longer than so many medians has stalled."""
+_WARM: Final = 1.25
+"""The warm-up ends with the first unit that takes at most so many medians."""
+_MOST_WARM_UP: Final = 10
+_FEW: Final = 4
+"""The minimum number of units for a median of their times to be used."""
+_DIFFERENT: Final = 0.1
+_CELLS: Final = 4_000_000
+
+
+def move(lanes: Sequence[Lane]) -> None:
+    """Make the moves of all lanes."""
+    for lane in lanes:
+        if len(lane.start) and "busy" not in lane.accounts:
+            _lost(lane)
+            _stalled(lane)
+            _warm_up(lane)
+            _device(lane)
+    _waiting([lane for lane in lanes if (lane.own >= 0).any()])
+    for lane in lanes:
+        _fit_parts(lane)
+
+
+def period_of(lane: Lane) -> np.ndarray:
+    """Return the period of each unit, ns: its cycle without own scopes and evaluations."""
+    period = np.zeros(len(lane.start), np.int64)
+    for account, times in lane.accounts.items():
+        if account not in NOT_OF_PERIOD:
+            period += times
+    return period
+
+
+def _account(lane: Lane, name: str) -> np.ndarray:
+    found = lane.accounts.get(name)
+    if found is None:
+        found = lane.accounts[name] = np.zeros(len(lane.start), np.int64)
+    return found
+
+
+def _lost(lane: Lane) -> None:
+    if not lane.is_lost.any():
+        return
+    lost = np.zeros(len(lane.start), np.int64)
+    for times in lane.accounts.values():
+        lost += np.where(lane.is_lost, times, 0)
+        times[lane.is_lost] = 0
+    lane.accounts["lost"] = lost
+
+
+def _stalled(lane: Lane) -> None:
+    """Move the excess of the last unit of each process."""
+    period = period_of(lane)
+    lasts = [place - 1 for place, _ in lane.restarts if 0 < place <= len(period)]
+    if lane.size > 1 or len(period) < _FEW + 1:
+        return
+    for place in {*lasts, len(period) - 1}:
+        median = float(np.median(np.delete(period, place)))
+        excess = int(period[place] - median)
+        if period[place] > _STALLED * median > 0:
+            _take_at(lane, "stalled", place, excess, NOT_OF_PERIOD | {"lost"})
+
+
+def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[str]) -> None:
+    """Move an amount of one unit, from its largest accounts first."""
+    names = sorted(
+        (name for name in lane.accounts if name not in spared),
+        key=lambda name: (-int(lane.accounts[name][place]), name),
+    )
+    moved = 0
+    for name in names:
+        taken = min(amount - moved, int(lane.accounts[name][place]))
+        lane.accounts[name][place] -= taken
+        moved += taken
+    _account(lane, target)[place] += moved
+
+
+def _warm_up(lane: Lane) -> None:
+    """Move the excess of the first units of each process, except for their input."""
+    work = period_of(lane) - lane.accounts.get("input", 0)
+    work = work - lane.accounts.get("lost", 0)
+    first_units = [0, *(place for place, _ in lane.restarts)]
+    count = len(work)
+    if count < _FEW:
+        return
+    median = float(np.median(work))
+    medians: dict[str, float] | None = None
+    for first in first_units:
+        some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
+        steady = np.flatnonzero(some <= _WARM * median)
+        warm = int(steady[0]) if len(steady) else len(some)
+        if not warm or first + warm >= count:
+            continue
+        if medians is None:
+            medians = {name: float(np.median(times)) for name, times in lane.accounts.items()}
+        for place in range(first, first + warm):
+            _move_excess(lane, place, int(work[place] - median), medians)
+
+
+def _move_excess(lane: Lane, place: int, limit: int, medians: dict[str, float]) -> None:
+    spared = NOT_OF_PERIOD | {"input", "lost", "stalled", "warm_up"}
+    excesses = {
+        name: max(int(times[place] - medians[name]), 0)
+        for name, times in lane.accounts.items()
+        if name not in spared and name in medians
+    }
+    total, moved = sum(excesses.values()), 0
+    if total <= 0 or limit <= 0:
+        return
+    for name, excess in excesses.items():
+        taken = min(excess, excess * min(limit, total) // total)
+        lane.accounts[name][place] -= taken
+        moved += taken
+    _account(lane, "warm_up")[place] += moved
+
+
+def _device(lane: Lane) -> None:
+    """Move the time in which the host waits for the device into the phases that lack it."""
+    if not lane.lacking:
+        return
+    left = sum(lane.lacking.values(), np.zeros(len(lane.start), np.int64))
+    moved = np.zeros(len(left), np.int64)
+    for source in (UNATTRIBUTED, BETWEEN, "optimizer"):
+        times = lane.accounts.get(source)
+        if times is not None:
+            taken = np.minimum(left - moved, times)
+            times -= taken
+            moved += taken
+    for account, lacking in lane.lacking.items():
+        given = np.minimum(moved, lacking)
+        _account(lane, account)[:] += given
+        moved -= given
+    # `moved` is at most the sum of what is lacking, so nothing is left.
+
+
+def _waiting(lanes: Sequence[Lane]) -> None:
+    """Move the time in which ranks wait for slower ones."""
+    if len(lanes) < 2:
+        return
+    last = max(int(lane.number.max()) // lane.size for lane in lanes)
+    at_once = max(_CELLS // len(lanes), 1)
+    at_once = min(at_once, last + 1)
+    chunks = list(range(0, last + 1, at_once))
+    synchronised = _synchronised(lanes, chunks, at_once)
+    some = [lane for lane, is_in in zip(lanes, synchronised, strict=True) if is_in]
+    if len(some) < 2:
+        return
+    for own, waiting, places in _tables(some, chunks, at_once):
+        is_known = own >= 0
+        least = np.where(is_known, waiting, np.iinfo(np.int64).max).min(axis=0)
+        most = own.max(axis=0)
+        for row, (lane, (chosen, columns)) in enumerate(zip(some, places, strict=True)):
+            wait = np.minimum(
+                waiting[row, columns] - least[columns], most[columns] - own[row, columns]
+            )
+            wait = np.where(is_known[row, columns], np.maximum(wait, 0), 0)
+            for source in ("communication", "backward"):
+                times = lane.accounts.get(source)
+                if times is not None:
+                    taken = np.minimum(wait, times[chosen])
+                    times[chosen] -= taken
+                    _account(lane, "waiting_for_ranks")[chosen] += taken
+                    wait = wait - taken
+
+
+def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
+    """Return whether the units of each lane take as long as those of the others, in most units."""
+    different, total = np.zeros(len(lanes)), np.zeros(len(lanes))
+    for own, waiting, _ in _tables(lanes, chunks, at_once):
+        is_known = own >= 0
+        cycle = np.where(is_known, own + waiting, np.nan).astype(float)
+        seen = is_known.sum(axis=0) > 1
+        if not seen.any():
+            continue
+        middle = np.nanmedian(cycle[:, seen], axis=0)
+        differs = np.abs(cycle[:, seen] - middle) > _DIFFERENT * middle
+        different += (differs & is_known[:, seen]).sum(axis=1)
+        total += is_known[:, seen].sum(axis=1)
+    synchronised: np.ndarray = (total > 0) & (different * 2 <= total)
+    return synchronised
+
+
+def _tables(
+    lanes: Sequence[Lane], chunks: list[int], at_once: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Yield tables with a row for each lane and a column for each number of a unit.
+
+    They are the own time, -1 if it is unknown, and the time in waiting phases; then, for each
+    lane, the places of its units and their columns.
+    """
+    for first in chunks:
+        own = np.full((len(lanes), at_once), -1, np.int64)
+        waiting = np.zeros((len(lanes), at_once), np.int64)
+        places = []
+        for row, lane in enumerate(lanes):
+            group = lane.number // lane.size
+            is_due = (group >= first) & (group < first + at_once) & ~lane.is_lost
+            chosen = np.flatnonzero(is_due)
+            columns = group[chosen] - first
+            own[row, columns], waiting[row, columns] = lane.own[chosen], lane.waiting[chosen]
+            places.append((chosen, columns))
+        yield own, waiting, places
+
+
+def _fit_parts(lane: Lane) -> None:
+    """Reduce the parts of accounts from which time was moved, so that none exceeds its account."""
+    totals = lane.totals
+    sums: dict[str, int] = {}
+    for (account, _), ns in lane.parts.items():
+        sums[account] = sums.get(account, 0) + ns
+    for (account, name), ns in list(lane.parts.items()):
+        if sums[account] > totals.get(account, 0):
+            fitted = ns * totals.get(account, 0) // sums[account]
+            lane.parts[account, name] = fitted
+            if not fitted:
+                del lane.parts[account, name]

@@ -1,0 +1,219 @@
+"""The accounts of units, from their parts: for a block at once, with a sweep where parts overlap.
+
+A unit's parts are its outermost phases, and its own scopes without the phases inside them. The
+time that no part covers is `unattributed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ..accounts import OVERRIDING, account_of
+from ..relations import ABSENT, SUMS, Block, Texts
+from .sweep import Interval, sweep
+
+UNATTRIBUTED: Final = "unattributed"
+WAITING: Final = frozenset({"backward", "communication"})
+"""The accounts of the phases in which ranks wait for each other."""
+
+
+@dataclass(slots=True)
+class UnitAccounts:
+    """The time of the units of a block by account, ns."""
+
+    accounts: dict[str, np.ndarray]
+    names: dict[tuple[str, int], np.ndarray]
+    """By account and the token of the recorded name."""
+    waiting: np.ndarray
+    """The time in the last backward pass, and in collectives."""
+    waited: np.ndarray
+    """The end of the last of these phases, Unix ns; `ABSENT` if there is none."""
+    device: np.ndarray
+    """The time on the device; `ABSENT` if it was not measured."""
+    lacking: dict[str, np.ndarray] = field(default_factory=dict)
+    """By account: the time on the device beyond that on the host, of phases that have both."""
+
+
+class AccountsOfUnits:
+    """Computes the accounts of blocks of units. Names have their accounts by `account_of`."""
+
+    def __init__(self, texts: Texts, chosen: Mapping[str, str] | None = None) -> None:
+        """`chosen` has the accounts of names that a user has chosen."""
+        self._texts, self._chosen = texts, chosen
+        self._accounts: dict[int, str] = {}
+
+    def account(self, token: int) -> str:
+        """Return the account of the name with a token."""
+        found = self._accounts.get(token)
+        if found is None:
+            found = account_of(self._texts.text(token), self._chosen)
+            self._accounts[token] = found
+        return found
+
+    def of(self, units: Block, parts: Block) -> UnitAccounts:
+        """Return the accounts of some units, whose parts have the same order."""
+        count = len(units["ns"])
+        places = np.repeat(np.arange(count), units["parts"])
+        result = UnitAccounts(
+            {}, {}, np.zeros(count, np.int64), np.full(count, ABSENT), units["gpu_ns"].copy()
+        )
+        is_due = self._overlapping(units, parts, places)
+        is_swept = bool(is_due.any())
+        chosen = ~is_due[places] if is_swept else slice(None)
+        clean = {name: parts[name][chosen] for name in ("name", "ns", "wall_ns", "start_ns")}
+        self._add(result, clean, places[chosen], count)
+        firsts = np.cumsum(units["parts"]) - units["parts"]
+        for unit in np.flatnonzero(is_due).tolist():
+            self._sweep(result, unit, units, parts, int(firsts[unit]))
+        self._add_device_times(result, parts, places)
+        covered = np.zeros(count, np.int64)
+        for times in result.accounts.values():
+            covered += times
+        result.accounts[UNATTRIBUTED] = units["ns"] - covered
+        return result
+
+    def _overlapping(self, units: Block, parts: Block, places: np.ndarray) -> np.ndarray:
+        """Return the units whose parts overlap or exceed them, or that contain nested parts.
+
+        The times of these cannot be added up. Of units with sums only, parts have no intervals.
+        """
+        start, wall, own = parts["start_ns"], parts["wall_ns"], parts["ns"]
+        is_due = np.zeros(len(units["ns"]), bool)
+        if not len(start):
+            return is_due
+        first, ns = units["start_ns"][places], units["ns"][places]
+        # All differences are within the unit, or wrap: then they are negative or too large.
+        offset = start - first
+        end = offset + wall
+        is_odd = (offset < 0) | (end > ns) | (end < offset)
+        is_next = places[1:] == places[:-1]
+        is_odd[1:] |= is_next & (offset[1:] < end[:-1])
+        is_odd |= own != wall
+        is_due[places[is_odd]] = True
+        sums = (units["flags"] & SUMS) != 0
+        if sums.any():
+            total = np.zeros(len(is_due), float)
+            np.add.at(total, places, own)
+            is_due[sums] = total[sums] > units["ns"][sums]
+        return is_due
+
+    def _add(self, result: UnitAccounts, parts: Block, places: np.ndarray, count: int) -> None:
+        """Add parts that do not overlap; `places` has the unit of each."""
+        for token, chosen, where in _by_name(parts["name"], places, count):
+            account = self.account(token)
+            ns = parts["ns"][chosen]
+            times = result.names.setdefault((account, token), np.zeros(count, np.int64))
+            total = result.accounts.setdefault(account, np.zeros(count, np.int64))
+            _add_at(times, where, ns)
+            _add_at(total, where, ns)
+            if account in WAITING:
+                ends = parts["start_ns"][chosen] + parts["wall_ns"][chosen]
+                self._add_waiting(result, account, where, ns, ends)
+
+    def _add_waiting(
+        self,
+        result: UnitAccounts,
+        account: str,
+        where: np.ndarray,
+        ns: np.ndarray,
+        ends: np.ndarray,
+    ) -> None:
+        if account == "communication":
+            _add_at(result.waiting, where, ns)
+        else:  # only the last backward of a unit waits for other ranks
+            last = np.r_[where[1:] != where[:-1], True] if len(where) else np.zeros(0, bool)
+            where, ns, ends = where[last], ns[last], ends[last]
+            _add_at(result.waiting, where, ns)
+        np.maximum.at(result.waited, where, ends)
+
+    def _sweep(self, result: UnitAccounts, unit: int, units: Block, parts: Block, at: int) -> None:
+        """Add the parts of a unit whose parts overlap, or are inside each other."""
+        start, length = int(units["start_ns"][unit]), int(units["ns"][unit])
+        some = slice(at, at + int(units["parts"][unit]))
+        rows = list(
+            zip(*(parts[n][some].tolist() for n in ("name", "start_ns", "wall_ns", "ns")),
+                strict=True)
+        )  # fmt: skip
+        intervals = []
+        for token, begin, wall, _ in rows:
+            account = self.account(token)
+            end = min(begin + wall, start + length)
+            overrides = account in OVERRIDING
+            intervals.append(Interval(max(begin, start), end, 0, account, token, overrides))
+        times: dict[tuple[str, int], int] = {}
+        if int(units["flags"][unit]) & SUMS:
+            times = _scaled([(self.account(row[0]), row[0], row[3]) for row in rows], length)
+        else:
+            for begin, end, each in sweep(intervals):
+                key = each.account, each.name
+                times[key] = times.get(key, 0) + end - begin
+        size = len(units["ns"])
+        for (account, token), ns in times.items():
+            named = result.names.setdefault((account, token), np.zeros(size, np.int64))
+            named[unit] += ns
+            result.accounts.setdefault(account, np.zeros(size, np.int64))[unit] += ns
+        backward = [each for each in intervals if each.account == "backward"]
+        waits = [each for each in intervals if each.account == "communication"]
+        if backward:
+            waits.append(max(backward, key=lambda each: each.end))
+        for each in waits:
+            result.waiting[unit] += max(each.end - each.start, 0)
+            result.waited[unit] = max(int(result.waited[unit]), each.end)
+
+    def _add_device_times(self, result: UnitAccounts, parts: Block, places: np.ndarray) -> None:
+        gpu = parts["gpu_ns"]
+        is_timed = gpu != ABSENT
+        if not is_timed.any():
+            return
+        count = len(result.device)
+        rows, gpu = places[is_timed], np.maximum(gpu[is_timed], 0)
+        device = np.zeros(count, np.int64)
+        np.add.at(device, rows, gpu)
+        has_parts = np.zeros(count, bool)
+        has_parts[rows] = True
+        result.device[has_parts] = device[has_parts]
+        lacking, names = gpu - parts["ns"][is_timed], parts["name"][is_timed]
+        for token in np.unique(names).tolist():
+            own = (names == token) & (lacking > 0)
+            if own.any():
+                times = result.lacking.setdefault(self.account(token), np.zeros(count, np.int64))
+                np.add.at(times, rows[own], lacking[own])
+
+
+def _by_name(
+    names: np.ndarray, places: np.ndarray, count: int
+) -> Iterator[tuple[int, Any, np.ndarray]]:
+    """Yield each name, the rows that have it, and the units of these rows."""
+    size = len(names) // count if count else 0
+    if size and len(names) == size * count:
+        first = names[:size].tolist()
+        table = names.reshape(count, size)
+        is_even = bool((places.reshape(count, size) == np.arange(count)[:, None]).all())
+        if is_even and len(set(first)) == size and (table == table[0]).all():
+            for column, token in enumerate(first):
+                yield token, slice(column, None, size), places[column::size]
+            return
+    for token in np.unique(names).tolist():
+        chosen = np.flatnonzero(names == token)
+        yield token, chosen, places[chosen]
+
+
+def _add_at(times: np.ndarray, where: np.ndarray, ns: np.ndarray) -> None:
+    if len(where) == len(times) and (where[1:] > where[:-1]).all():
+        times += ns
+        return
+    np.add.at(times, where, ns)
+
+
+def _scaled(times: list[tuple[str, int, int]], length: int) -> dict[tuple[str, int], int]:
+    """Return sums by account and name, made smaller so that they add up to a length."""
+    total = sum(ns for *_, ns in times)
+    found: dict[tuple[str, int], int] = {}
+    for account, token, ns in times:
+        key = account, token
+        found[key] = found.get(key, 0) + ns * length // max(total, 1)
+    return found

@@ -1,0 +1,345 @@
+"""The ledger: each nanosecond of a rank is in exactly one account."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from cirron_otel.core.records.rows import IndexedSpan
+from cirron_otel.core.run.accounts import OVERRIDING, account_of
+from cirron_otel.core.run.figures import ledger_fold, outside
+from cirron_otel.core.run.figures.ledger import Lane, Ledger
+from cirron_otel.core.run.figures.ledger_fold import LedgerFold
+from cirron_otel.core.run.figures.outside import OutsideScopes, RankScopes
+from cirron_otel.core.run.figures.sweep import Interval, sweep
+from cirron_otel.core.run.load.lanes import RankSums
+from cirron_otel.core.run.load.tree import ScopeTree
+from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.relations import ABSENT, PART, UNIT, Block, Texts
+from tests.kit.examples import examples
+from tests.kit.generators.run_spools import run_spool
+from tests.kit.generators.trees import hostile, random_spool, training
+
+from .spools import Files, written
+
+NAMES = ("data_load", "forward", "backward", "mine", "eval", "save_checkpoint", "all_reduce")
+
+
+class Unit(NamedTuple):
+    """A unit with its parts: name, start, duration, device time."""
+
+    start: int
+    ns: int
+    parts: Sequence[tuple[str, int, int] | tuple[str, int, int, int]] = ()
+    rank: int = 0
+    index: int = -1
+    pid: int = 1
+
+
+def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
+    rows, parts = [], []
+    for no, unit in enumerate(units):
+        index = texts.token(str(unit.index if unit.index >= 0 else no))
+        rows.append({
+            "no": no, "rank": unit.rank, "pid": unit.pid, "idx": index, "start_ns": unit.start,
+            "ns": unit.ns, "parent": -1, "error": -1, "flags": 0, "parts": len(unit.parts),
+        })  # fmt: skip
+        for name, start, ns, *gpu in unit.parts:
+            parts.append({
+                "unit": no, "no": no, "name": texts.token(name), "ns": ns, "wall_ns": ns,
+                "start_ns": start, "gpu_ns": gpu[0] if gpu else ABSENT,
+            })  # fmt: skip
+    return (
+        {name: np.array([row.get(name, ABSENT) for row in rows], np.int64) for name in UNIT},
+        {name: np.array([part[name] for part in parts], np.int64) for name in PART},
+    )
+
+
+def ledger_of(
+    units: Sequence[Unit],
+    scopes: Sequence[Interval] = (),
+    sessions: Sequence[tuple[int, int]] = (),
+    extent: tuple[int, int] | None = None,
+) -> Ledger:
+    texts = Texts()
+    empty = OutsideScopes(ScopeTree({}), (), texts)
+    empty.of_rank = lambda _: RankScopes(  # type: ignore[method-assign]
+        [each._replace(name=texts.token("scope")) for each in scopes], list(sessions)
+    )
+    sums = {}
+    for rank in {unit.rank for unit in units}:
+        own = [unit for unit in units if unit.rank == rank]
+        first, last = extent or (own[0].start, max(unit.start + unit.ns for unit in own))
+        sums[rank] = RankSums(len(own), first, last)
+    fold = LedgerFold(texts, sums, empty, lambda _: None)
+    fold.add(*blocks(units, texts))
+    found = fold.finish()
+    assert found is not None
+    return found
+
+
+def assert_exact(ledger: Ledger) -> None:
+    extent = ledger.last_ns - ledger.first_ns
+    for lane in ledger.lanes:
+        assert sum(lane.totals.values()) == extent
+        assert all((times >= 0).all() for times in lane.accounts.values())
+        assert all(ns >= 0 for ns in lane.outside.values())
+        for account in {account for account, _ in lane.parts}:
+            listed = sum(ns for (of, _), ns in lane.parts.items() if of == account)
+            assert listed <= lane.totals.get(account, 0)
+    assert sum(ledger.totals.values()) == ledger.total_ns
+
+
+def counting(intervals: Sequence[Interval], at: int) -> Interval | None:
+    """The interval that counts at a time, found among all of them."""
+    opened = [each for each in intervals if each.start <= at < each.end]
+    if not opened:
+        return None
+    inner = min(opened, key=place)
+    around = [o for o in opened if o.overrides and o.start <= inner.start and inner.end <= o.end]
+    return min(around, default=inner, key=place)
+
+
+def place(each: Interval) -> tuple[int, int, int, str, int]:
+    return -each.start, -each.depth, each.end - each.start, each.account, each.name
+
+
+def drawn(chance: random.Random, first: int, last: int) -> Interval:
+    start = chance.randint(first, last)
+    name = chance.choice(NAMES)
+    account = account_of(name)
+    end = start + chance.choice([-3, 0, 1, 4, 10, 30])
+    return Interval(start, end, chance.randint(0, 1), account, 0, account in OVERRIDING)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(1000, 200)))
+def test_sweep_of_random_intervals(seed: int) -> None:
+    chance = random.Random(seed)
+    intervals = [drawn(chance, 0, 60) for _ in range(chance.randrange(9))]
+    found = {at: each for start, end, each in sweep(intervals) for at in range(start, end)}
+    for at in range(-5, 120):
+        expected = counting(intervals, at)
+        assert (found.get(at) and found[at].account) == (expected and expected.account)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(1000, 200)))
+def test_random_lane(seed: int) -> None:
+    """The accounts of a lane ahead of all moves are those of a walk from moment to moment."""
+    chance = random.Random(seed)
+    units, now = [], 100
+    for _ in range(chance.randint(1, 3)):  # no more, so that there is no warm-up and no stall
+        now += chance.choice([0, 0, 3, 10])
+        length = chance.choice([0, 5, 20, 40])
+        intervals = [drawn(chance, now - 3, now + length) for _ in range(chance.randrange(5))]
+        parts = [(name_of(each), each.start, max(each.end - each.start, 0)) for each in intervals]
+        units.append(Unit(now, length, parts))
+        now += length
+    scopes = [drawn(chance, 80, now + 10) for _ in range(chance.randrange(4))]
+    first, last = 90, now + 20
+    ledger = ledger_of(units, scopes, extent=(first, last))
+    assert_exact(ledger)
+    [lane] = ledger.lanes
+    assert lane.totals == walked(units, scopes, first, last)
+
+
+def name_of(interval: Interval) -> str:
+    return next(name for name in NAMES if account_of(name) == interval.account)
+
+
+def walked(
+    units: Sequence[Unit], scopes: Sequence[Interval], first: int, last: int
+) -> dict[str, int]:
+    totals: Counter[str] = Counter()
+    end = max((unit.start + unit.ns for unit in units), default=first)
+    for at in range(first, last):
+        unit = next((u for u in units if u.start <= at < u.start + u.ns), None)
+        if unit is not None:
+            inside = [
+                Interval(
+                    max(start, unit.start), min(start + ns, unit.start + unit.ns), 0,
+                    account_of(name), NAMES.index(name), account_of(name) in OVERRIDING,
+                )
+                for name, start, ns, *_ in unit.parts
+            ]  # fmt: skip
+            found = counting(inside, at)
+            totals["unattributed" if found is None else found.account] += 1
+            continue
+        found = counting(scopes, at)
+        account = None if found is None else found.account
+        if at < units[0].start or at >= end:
+            other = "start_up" if at < units[0].start else "shut_down"
+            totals[account if account in OVERRIDING else other] += 1  # type: ignore[index]
+        else:
+            is_known = account in outside._BETWEEN
+            totals[account if is_known else "between_units"] += 1  # type: ignore[index]
+    return {account: ns for account, ns in totals.items() if ns}
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(300, 60)))
+def test_generated_spools(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, files in (("run", run_spool(seed)), ("tree", random_spool(seed))):
+        check_spool(tmp_path / name, files)
+    monkeypatch.setattr(ledger_fold, "MOST_CELLS", 50)
+    check_spool(tmp_path / "joined", run_spool(seed))
+
+
+def test_odd_spools(tmp_path: Path) -> None:
+    check_spool(tmp_path / "hostile", hostile())
+    check_spool(tmp_path / "ranks", training(3, 30))
+
+
+def check_spool(folder: Path, files: Files) -> None:
+    reader = written(folder, files)
+    with open_run(reader, reader) as run:
+        if run.ledger is not None:
+            assert_exact(run.ledger)
+
+
+def phases(start: int, times: dict[str, int]) -> list[tuple[str, int, int]]:
+    found = []
+    for name, ns in times.items():
+        found.append((name, start, ns))
+        start += ns
+    return found
+
+
+def test_ranks_wait_in_backward_for_the_slowest() -> None:
+    units = []
+    for rank in range(3):
+        now = 1000 * rank  # clocks of hosts may differ
+        for at in range(20):
+            loading = 60 if rank == 1 else 10
+            times = {"data_load": loading, "forward": 20, "backward": 100 - loading - 20}
+            units.append(Unit(now, 100, phases(now, times), rank, at))
+            now += 100
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [50 * 19, 0, 50 * 19]  # the first unit has no unit ahead of it
+    assert ledger.lanes[0].totals["backward"] == 20 * 20 + 50
+
+
+def test_ranks_that_are_not_synchronised_wait_for_nobody() -> None:
+    units = [
+        Unit(100 * (1 + rank) * at, 100, phases(100 * (1 + rank) * at, {"backward": 50}), rank, at)
+        for rank in range(2) for at in range(20)
+    ]  # fmt: skip
+    for lane in ledger_of(units).lanes:
+        assert "waiting_for_ranks" not in lane.totals
+
+
+def run_of(times: Sequence[dict[str, int]], gap: int = 0, **columns: int) -> list[Unit]:
+    units, now = [], 0
+    for each in times:
+        ns = sum(each.values())
+        units.append(Unit(now, ns, phases(now, each), **columns))  # type: ignore[arg-type]
+        now += ns + gap
+    return units
+
+
+def test_slow_first_units_are_warm_up_without_their_input() -> None:
+    steady = {"data_load": 10, "forward": 50, "backward": 40}
+    first = {"data_load": 300, "forward": 500, "backward": 90}
+    [lane] = ledger_of(run_of([first, {**steady, "forward": 150}, *[steady] * 20])).lanes
+    assert lane.totals["warm_up"] == 450 + 50 + 100
+    assert lane.totals["input"] == 300 + 21 * 10
+    assert lane.totals["forward"] == 22 * 50
+
+
+def test_units_that_a_later_process_repeats_are_lost() -> None:
+    once = run_of([{"forward": 10}] * 8)
+    again = [
+        unit._replace(start=unit.start + 200, index=at + 5, pid=2,
+                      parts=phases(unit.start + 200, {"forward": 10}))
+        for at, unit in enumerate(once)
+    ]  # fmt: skip
+    units = [*(unit._replace(index=at) for at, unit in enumerate(once)), *again]
+    ledger = ledger_of(units, sessions=[(0, 100), (150, 300)])
+    assert_exact(ledger)
+    [lane] = ledger.lanes
+    assert lane.totals["lost"] == 30
+    assert lane.number.tolist() == [*range(8), *range(5, 13)]
+    assert lane.totals["shut_down"] == 100 - 80
+    assert lane.totals["paused"] == 50
+    assert lane.restarts == [(8, {"shut_down": 20, "paused": 50, "start_up": 50})]
+
+
+def test_wait_for_the_device_moves_into_the_phases_that_lack_it() -> None:
+    units, now = [], 0
+    for _ in range(6):
+        parts = [("forward", now, 5, 40), ("backward", now + 5, 5, 40)]
+        units.append(Unit(now, 100, parts))
+        now += 100
+    [lane] = ledger_of(units).lanes
+    assert lane.totals == {"forward": 6 * 40, "backward": 6 * 40, "unattributed": 6 * 20}
+    assert lane.device is not None
+    assert lane.device.tolist() == [80] * 6
+
+
+def test_last_unit_beyond_ten_medians_has_stalled() -> None:
+    [lane] = ledger_of(run_of([{"forward": 10}] * 9 + [{"forward": 500}])).lanes
+    assert lane.totals["stalled"] == 490
+
+
+def test_units_that_overlap_are_busy_or_idle() -> None:
+    units = [Unit(10 * at, 15, index=at) for at in range(5)] + [Unit(100, 5, index=5)]
+    [lane] = ledger_of(units).lanes
+    assert lane.totals == {"busy": 55 + 5, "idle": 100 - 55}
+
+
+def test_rank_without_units_is_start_up(tmp_path: Path) -> None:
+    del tmp_path
+    texts = Texts()
+    sums = {0: RankSums(4, 0, 100), 1: RankSums(1, 10, 20)}
+    fold = LedgerFold(texts, sums, OutsideScopes(ScopeTree({}), (), texts), lambda _: None)
+    fold.add(*blocks([Unit(0, 100)], texts))
+    ledger = fold.finish()
+    assert ledger is not None
+    assert_exact(ledger)
+    assert ledger.lanes[1].totals == {"start_up": 20, "ended": 80}
+
+
+def test_numbers_are_equal_on_all_ranks() -> None:
+    """A rank may start late, or have units that the others lack."""
+    units = [Unit(10 * at, 10, index=at) for at in range(6)]
+    units += [Unit(10 * at, 10, rank=1, index=at) for at in range(3, 8)]
+    first, second = (lane.number.tolist() for lane in ledger_of(units).lanes)
+    assert (first, second) == ([0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7])
+
+
+def test_index_that_occurs_again_in_a_process_is_another_unit() -> None:
+    units = [Unit(10 * at, 10, index=at % 3) for at in range(9)]
+    [lane] = ledger_of(units).lanes
+    assert lane.number.tolist() == list(range(9))
+    assert not lane.is_lost.any()
+
+
+def test_joined_entries_keep_all_sums() -> None:
+    times = [{"data_load": 10 + at % 3, "forward": 50} for at in range(50)]
+    [lane] = ledger_of(run_of(times, gap=5)).lanes
+    totals = lane.totals
+    ledger_fold.join(lane, 8)
+    assert lane.totals == totals
+    assert len(lane.start) == 7
+    assert lane.number.tolist() == [0, 8, 16, 24, 32, 40, 48]
+    assert isinstance(lane, Lane)
+
+
+def test_scopes_around_units_are_transparent() -> None:
+    spans = [
+        IndexedSpan(id="f" * 16, parent_id=None, name="fit", start_ns=0, end_ns=100, rank=0),
+        IndexedSpan(id="e" * 16, parent_id="f" * 16, name="mine", start_ns=5, end_ns=9, rank=0),
+    ]
+    tree = ScopeTree({None: [(1, spans[0])], "f" * 16: [(2, spans[1])]})
+    texts = Texts()
+    scopes = OutsideScopes(tree, ["f" * 16], texts).of_rank(0)
+    assert [(each.start, each.end) for each in scopes.intervals] == [(5, 9)]
