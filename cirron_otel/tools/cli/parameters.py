@@ -97,6 +97,13 @@ run_option: Callable[[F], F] = click.option(
     metavar="NAME|ID|last|all",
     help="Only this run, by its name or the beginning of its id; for a spool, see `runs ls`.",
 )
+set_option: Callable[[F], F] = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a threshold (docs/findings.md lists them). Can be given several times.",
+)
 fail_on_option: Callable[[F], F] = click.option(
     "--fail-on",
     "fail_on",

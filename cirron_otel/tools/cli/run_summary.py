@@ -15,23 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import output
-from .tables import breakdown_table
-from .text import count, duration, printable
+from .text import WIDTH, count, printable
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import RunReport
-    from ...core.analysis.run_time import RankReport
+    from ...core.run.run import Run
     from ...core.spool.paths import SpoolPaths
-    from ...core.spool.reader import BatchFile
+    from ...core.spool.reader import BatchFile, SpoolReader
     from ...core.spool.recovery import Recovered
     from ..convert.flush import TargetReport
+    from ..present.closing import Course
+    from ..present.document import Document
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64
 """The maximum number of batches that are searched for a world size."""
-_MOST_RANKS = 4
-"""The maximum number of ranks whose tables are shown."""
-_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,71 +100,64 @@ class RunBatches:
         return max(sizes, default=None)
 
 
-def report_of(batches: RunBatches) -> RunReport:
-    """Return a report of how the program's processes spent their time.
+@dataclass(frozen=True, slots=True)
+class ConcludedRun:
+    """The document of a run, and the series that its closing words draw."""
 
-    Raises the errors of reading a spool.
-    """
+    document: Document
+    courses: list[Course]
+    batches: frozenset[str]
+    """The names of the run's batches."""
+
+    def write(self, paths: SpoolPaths) -> None:
+        """Write the conclusion beside the recording; errors are ignored."""
+        from ..present.conclusion_file import write_conclusion
+
+        write_conclusion(paths, self.document, self.batches)
+
+
+def conclusion_of(batches: RunBatches) -> ConcludedRun:
+    """Return the conclusion on the program's processes. Raises the errors of reading a spool."""
     from ...core.run.opening import open_run
-    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
-    with open_run(batches, SpoolReader(batches.paths.root), slowest=0) as run:
-        return report_of(run)
+    reader = SpoolReader(batches.paths.root)
+    with open_run(batches, reader, slowest=0) as run:
+        return conclusion_of_run(batches, run, reader)
 
 
-def show_report(found: RunReport) -> None:
-    """Write the failures, the resource that bounds the run, and the steps of each rank by phase."""
-    from .report_text import conclusions
+def conclusion_of_run(batches: RunBatches, run: Run, reader: SpoolReader) -> ConcludedRun:
+    """Return the conclusion on the opened run of some batches.
 
-    lines = list(conclusions(found))
-    if lines:
-        output.message_block("\n" + "\n".join(lines))
-    ranks = [each for each in found.ranks if each.spans]
-    shown = [each for each in ranks if each.steps.steps.times]
-    for each in shown[:_MOST_RANKS]:
-        output.message_block(f"\n{_heading(each)}\n")
-        _draw(each)
-    if len(shown) > _MOST_RANKS:
-        output.message_block(f"\nand {count(len(shown) - _MOST_RANKS, 'more rank')}")
-    if shown:
-        output.message_block("")
+    Raises TargetError if there is no disk space.
+    """
+    from ..present.closing import courses_of
+    from ..present.conclude import add_skipped, document_of_run
+
+    document = document_of_run(str(batches.paths.root), run, reader=reader)
+    document.run.id = batches.trace_id
+    add_skipped(document, ())
+    return ConcludedRun(document, courses_of(run, document), frozenset(run.recording.files()))
 
 
-def _heading(rank: RankReport) -> str:
-    steps = rank.steps.steps
-    who = "" if rank.rank is None else f"rank {rank.rank}: "
-    share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
-    took = f"{count(steps.times, 'step')} took {duration(steps.total_ns)}{share}"
-    return f"{who}{duration(rank.run_ns)}, of which {took}"
+def show_conclusion(found: ConcludedRun) -> None:
+    """Write the closing words of a run."""
+    from ..present.closing import closing_parts
 
-
-def _draw(rank: RankReport) -> None:
-    from rich.console import Console
-
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    console = Console(
-        stderr=True,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=None if is_terminal else _WIDTH,
-    )
-    with console.capture() as drawn:
-        console.print(breakdown_table(rank.steps))
-    lines = drawn.get().splitlines()
-    output.message_block("\n".join(line.rstrip() for line in lines))
+    encoding = getattr(sys.stderr, "encoding", None)
+    parts = closing_parts(found.document, found.courses, encoding)
+    output.message_parts(["", *parts, ""], WIDTH)
 
 
 def places(
-    spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
+    spool: Path, trace_id: str, spans: int | None, targets: Sequence[TargetReport]
 ) -> list[str]:
     """Return one line each for the spool, the trace and each target; the line for the spool is
-    omitted if `found` is None.
+    omitted if `spans` is None.
     """
     lines = [f"trace  {trace_id}"]
-    if found is not None:
-        held = count(found.spans, "span")
+    if spans is not None:
+        held = count(spans, "span")
         lines.insert(0, f"spool  {printable(str(spool))}  ({held} of this run)")
     for target in targets:
         if target.failure or target.left:

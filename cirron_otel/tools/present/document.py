@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.run.findings.finding import Finding, by_severity
-from .run_state import OpenScope, RunState, state_of
+from .open_scopes import OpenScope
 from .unit_figures import PhaseRow, ScopeRow, UnitFigures
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.summary import SessionSummary
     from ...core.records.findings import Finding as ReadingProblem
+    from ...core.run.findings.facts import State
     from .ledger_rows import LedgerRows
 
 SCHEMA_VERSION: Final = 2
@@ -70,7 +71,7 @@ class Document:
     source: str
     """The source, without credentials."""
     run: RunFacts
-    state: RunState
+    state: State
     status: str
     """`failed`, `critical`, `warning` or `healthy`."""
     headline: str
@@ -152,6 +153,7 @@ class Conclusion:
     findings: Sequence[Finding]
     status: str
     headline: str
+    state: State
     not_assessed: Sequence[NotAssessed] = ()
     thresholds: Mapping[str, Any] = field(default_factory=dict)
 
@@ -178,7 +180,7 @@ def document_of(
     return Document(
         source=source,
         run=_facts(chosen, figures),
-        state=state_of(sessions),
+        state=conclusion.state,
         status=conclusion.status,
         headline=conclusion.headline,
         findings=by_severity(conclusion.findings),

@@ -80,13 +80,14 @@ def _units(finding: Finding, unit: str) -> str:
 
 
 def finding_parts(
-    finding: Finding, unit: str = "step", *, has_advice: bool = True
+    finding: Finding, unit: str = "step", headline: str = "", *, has_advice: bool = True
 ) -> Iterator[str | Text]:
-    """Yield the lines of a finding."""
+    """Yield the lines of a finding, without its sentence if that is the headline."""
     word = severity_word(finding.severity)
     facts = "; ".join(filter(None, (price(finding), place(finding, unit))))
     yield from styled_lines(finding.severity, f"{finding.kind}: {facts}".removesuffix(": "), word)
-    yield from wrapped(printable(finding.sentence), _INDENT, _INDENT)
+    if finding.sentence != headline:
+        yield from wrapped(printable(finding.sentence), _INDENT, _INDENT)
     if not has_advice:
         return
     for number, each in enumerate(finding.advice):

@@ -6,22 +6,34 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ...core.analysis.metrics import LOSSES
+from ..cli.divergence_text import replica_lines
 from ..cli.memory_text import memory_lines
 from ..cli.tables import rows_table
-from ..cli.text import clock_time, duration, printable, rank_list, value_text, wrapped
+from ..cli.text import (
+    cause,
+    clock_time,
+    duration,
+    printable,
+    rank_list,
+    reason,
+    value_text,
+    wrapped,
+)
 from .head import not_assessed_lines, unit_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.metrics import LossMetric
-    from ...core.analysis.run_report import GpuTime, SlowStep
+    from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
     from .document import Document
 
 _MOST_ROWS: Final = 64
 """The maximum number of rows of a table with a row for each rank and name."""
+_MOST_FAILURES: Final = 8
 _MOST_RANKS: Final = 16
 _MOST_EPOCHS: Final = 12
 _LONGEST_TITLE: Final = 40
@@ -31,8 +43,20 @@ _SHORT_ID: Final = 16
 
 
 def full_parts(document: Document) -> Iterator[RenderableType]:
-    """Yield the slowest units, the device times, the memory, the metrics and the marks."""
+    """Yield the sections: the sessions that failed, replicas with different weights, the slowest
+    units, the device times, the memory, the metrics, the marks, and what was not assessed.
+    """
     figures, unit = document.figures, unit_name(document)
+    if figures.failures:
+        yield ""
+    for each in figures.failures[:_MOST_FAILURES]:
+        yield from _failure(each, figures)
+    if len(figures.failures) > _MOST_FAILURES:
+        more = len(figures.failures) - _MOST_FAILURES
+        yield f"and {more:,} more sessions that failed or were killed"
+    if figures.replicas is not None and figures.replicas.first is not None:
+        yield ""
+        yield from replica_lines(figures.replicas.first)
     if figures.slowest_steps:
         yield f"\nThe slowest {unit}s:\n"
         yield _slowest(figures.slowest_steps, unit)
@@ -58,6 +82,31 @@ def full_parts(document: Document) -> Iterator[RenderableType]:
     if document.not_assessed:
         yield "\nNot assessed:\n"
         yield from not_assessed_lines(document)
+
+
+def _failure(failure: SessionFailure, figures: RunReport) -> Iterator[str]:
+    rank = "" if failure.rank is None else f"rank {failure.rank}: "
+    head = f"{failure.state.upper()}: {rank}"
+    known = cause(failure.cause, failure.requested_bytes)
+    yield from wrapped(known + reason(failure.error), head, "  ")
+    place = [
+        f"{name} {printable(index)}"
+        for name, index in (("epoch", failure.epoch), ("step", failure.step))
+        if index is not None
+    ]
+    if failure.scope not in (None, "step", "epoch", "cirron.job"):
+        place.append(f"scope {printable(failure.scope or '')}")
+    facts = [f"in {', '.join(place)}"] if place else []
+    first = {each.rank: each.first_ns for each in figures.ranks}.get(failure.rank)
+    if failure.time_ns is not None and first is not None:
+        facts.append(f"after {duration(failure.time_ns - first)}")
+    if failure.last_loss is not None:
+        facts.append(f"last {printable(failure.loss_name or 'loss')} {failure.last_loss:.6g}")
+    if failure.pid is not None:
+        facts.append(f"process {failure.pid}")
+    yield from wrapped("; ".join(facts), "  ", "  ")
+    if failure.where is not None:
+        yield f"  {printable(failure.where)}"
 
 
 def _more(count: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from .document import Document
-    from .run_state import OpenScope
+    from .open_scopes import OpenScope
 
 _MOST_FINDINGS: Final = 8
 _MOST_NOTICES: Final = 2
@@ -46,13 +46,13 @@ def findings_parts(document: Document, *, full: bool = False) -> Iterator[str | 
     shown = problems if full else problems[:_MOST_FINDINGS]
     for each in shown:
         yield ""
-        yield from finding_parts(each, unit)
+        yield from finding_parts(each, unit, document.headline)
     room = max(min(_MOST_NOTICES, _MOST_FINDINGS - len(shown)), 0)
     listed = notices if full else notices[:room]
     if listed:
         yield ""
     for each in listed:
-        yield from finding_parts(each, unit, has_advice=full)
+        yield from finding_parts(each, unit, document.headline, has_advice=full)
     more = len(document.findings) - len(shown) - len(listed)
     if more:
         yield f"and {count(more, 'more finding')}: --full shows them"

@@ -21,7 +21,7 @@ from cirron_otel.tools.present.document import (
     document_of,
 )
 from cirron_otel.tools.present.ledger_rows import ledger_rows
-from cirron_otel.tools.present.run_state import OpenScope
+from cirron_otel.tools.present.open_scopes import OpenScope
 from cirron_otel.tools.present.unit_figures import (
     ScopeRow,
     phase_rows,
@@ -130,6 +130,7 @@ def document(
     *,
     units: int = 200,
     unit: str = STEP,
+    state: Any = "ended",
     has_ledger: bool = True,
     scopes: Sequence[ScopeRow] = (),
     open_scopes: Sequence[OpenScope] = (),
@@ -148,7 +149,7 @@ def document(
         ledger_rows(of_run),
         unit_figures(found, of_run, errors=errors),
         Conclusion(
-            findings, status, headline,
+            findings, status, headline, state,
             [NotAssessed("CPU_CONTENTION", "no context switches are recorded", remedy)],
             {"INPUT_BOUND": {"warning": 0.05, "critical": 0.2}},
         ),

@@ -9,11 +9,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from cirron_otel.core.analysis.summary import SessionSummary
 from cirron_otel.core.records.rows import IndexedSpan
 from cirron_otel.tools.present.document import Document
 from cirron_otel.tools.present.ledger_rows import ledger_rows, percentages
-from cirron_otel.tools.present.run_state import OpenScope, state_of
+from cirron_otel.tools.present.open_scopes import OpenScope
 from cirron_otel.tools.present.unit_figures import ScopeRow, scope_rows, unit_figures
 from tests.tools.present.made import (
     FAILED,
@@ -37,7 +36,9 @@ DOCUMENTS = {
     "warning": document([STRAGGLER], "warning", "rank 1 is slow", [0, 1]),
     "failed": document([FAILED, INPUT_BOUND], "failed", "rank 1 failed", [0, 1]),
     "running": document(
-        open_scopes=[OpenScope(0, "epoch", "1", FIRST_NS)], sessions=[session("open")]
+        state="running",
+        open_scopes=[OpenScope(0, "epoch", "1", FIRST_NS)],
+        sessions=[session("open")],
     ),
     "requests": document(unit="request", errors=3),
     "without units": document(units=0, scopes=[ScopeRow("rollout", 2, S, MS, 2 * MS, [0])]),
@@ -124,23 +125,6 @@ def test_scopes_by_name() -> None:
         ScopeRow("save", 1, S, S, S),
         ScopeRow("rollout", 20, 210 * MS, 10 * MS, 19 * MS, [1]),
     ]
-
-
-@pytest.mark.parametrize(
-    ("sessions", "state"),
-    [
-        ([], "ended"),
-        ([session("closed")], "ended"),
-        ([session("failed", "ValueError: no batch")], "ended"),
-        ([session("failed", "KeyboardInterrupt"), session("closed")], "interrupted"),
-        ([session("killed", "killed: SIGINT"), session("closed")], "interrupted"),
-        ([session("killed", "killed: SIGKILL")], "incomplete"),
-        ([session("unfinished")], "incomplete"),
-        ([session("closed"), session("open")], "running"),
-    ],
-)  # fmt: skip
-def test_the_state_of_a_run(sessions: list[SessionSummary], state: str) -> None:
-    assert state_of(sessions) == state
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,7 +9,7 @@ import pytest
 from cirron_otel.core.run.findings.finding import Advice, Finding
 from cirron_otel.tools.present.closing import Course, closing_parts
 from cirron_otel.tools.present.head import head_parts
-from cirron_otel.tools.present.run_state import OpenScope
+from cirron_otel.tools.present.open_scopes import OpenScope
 from cirron_otel.tools.present.sparkline import sparkline
 from cirron_otel.tools.present.text import document_parts, plain_lines
 from tests.tools.present.made import (
@@ -21,7 +21,6 @@ from tests.tools.present.made import (
     S,
     document,
     loss,
-    session,
 )
 from tests.tools.present.test_document import DOCUMENTS
 
@@ -123,13 +122,19 @@ def test_the_shares_of_a_healthy_run_add_up_to_100() -> None:
     assert sum(round(10 * float(each)) for each in re.findall(r"([\d.]+) %", inside)) == 1000
 
 
+def test_the_sentence_of_a_finding_is_not_repeated_if_it_is_the_headline() -> None:
+    found = document([INPUT_BOUND], "critical", INPUT_BOUND.sentence)
+    for parts in (document_parts(found), closing_parts(found)):
+        assert "\n".join(plain_lines(parts)).count(INPUT_BOUND.sentence) == 1
+
+
 def test_a_running_run_has_its_start_and_its_open_scopes() -> None:
     scopes = [
         OpenScope(0, "epoch", "1", FIRST_NS),
         OpenScope(0, "step", "41", FIRST_NS + 20 * S),
         OpenScope(1, "epoch", "1", FIRST_NS),
     ]
-    found = document(ranks=[0, 1], open_scopes=scopes, sessions=[session("open")])
+    found = document(ranks=[0, 1], open_scopes=scopes, state="running")
     assert plain_lines(head_parts(found))[1:] == [
         ".cirron: running since 2026-11-20 18:02:13 UTC, 200 steps of 2 ranks",
         "  open: rank 0: epoch 1 > step 41, since 18:02:33",
@@ -138,8 +143,8 @@ def test_a_running_run_has_its_start_and_its_open_scopes() -> None:
 
 
 def test_a_run_that_was_interrupted_and_one_without_an_end() -> None:
-    interrupted = document(sessions=[session("failed", "KeyboardInterrupt")])
-    incomplete = document(sessions=[session("unfinished")])
+    interrupted = document(state="interrupted")
+    incomplete = document(state="incomplete")
     assert plain_lines(head_parts(interrupted))[1:] == [
         ".cirron: 200 steps of 1 rank, interrupted after 25 s from",
         "  2026-11-20 18:02:13 UTC",

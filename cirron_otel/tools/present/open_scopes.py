@@ -1,18 +1,14 @@
-"""The state of a run: whether it is running, and how it ended."""
+"""The open scopes of a running run."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ...core.analysis.summary import SessionSummary
     from ...core.spool.paths import SpoolPaths
 
-RunState = Literal["running", "ended", "interrupted", "incomplete"]
-_INTERRUPTED: Final = re.compile(r"\b(KeyboardInterrupt|SIGINT)\b|^(killed: )?signal 2$")
 _MOST: Final = 100
 
 
@@ -25,22 +21,6 @@ class OpenScope:
     index: str | None
     start_ns: int | None
     """Unix ns."""
-
-
-def state_of(sessions: Sequence[SessionSummary]) -> RunState:
-    """Return the state of the run of some sessions.
-
-    `running`: a process is alive. `interrupted`: Ctrl-C ended it. `incomplete`: the end of a
-    session is not recorded. `ended`: any other run, also one that failed.
-    """
-    if any(each.state == "open" for each in sessions):
-        return "running"
-    bad = [each for each in sessions if each.state in ("failed", "killed")]
-    if bad and any(_INTERRUPTED.search(each.error or "") for each in bad):
-        return "interrupted"
-    if any(each.state in ("killed", "unfinished") for each in sessions):
-        return "incomplete"
-    return "ended"
 
 
 def open_scopes_of(paths: SpoolPaths, owners: Iterable[str]) -> list[OpenScope]:
