@@ -38,6 +38,14 @@ def head_parts(document: Document, *, full: bool = False) -> Iterator[str | Text
     yield from findings_parts(document, full=full)
 
 
+def diagnosis_parts(document: Document) -> Iterator[str | Text]:
+    """Yield the head of a document with all findings, and what was not assessed."""
+    yield from head_parts(document, full=True)
+    if document.not_assessed:
+        yield "\nNot assessed:\n"
+        yield from not_assessed_lines(document)
+
+
 def findings_parts(document: Document, *, full: bool = False) -> Iterator[str | Text]:
     """Yield the findings, with an empty line ahead of each one that is not a notice."""
     unit = unit_name(document)
