@@ -79,11 +79,14 @@ class JobReport:
         if not self._has_failed:
             self._read(is_last=True)
         if self._reducer is not None:
+            own = self._batches.own()
             try:
+                for batch in own:
+                    self._reducer.add_batch(batch)
                 self._reducer.finish()
             except NotReducibleError:
                 return conclusion_of(self._batches)
             reader = SpoolReader(self._batches.paths.root)
             run = Run(self._reducer, RunFiles.of(reader), slowest=0)
-            return conclusion_of_run(self._batches, run, reader)
+            return conclusion_of_run(self._batches, run, reader, own)
         return conclusion_of(self._batches)

@@ -302,7 +302,7 @@ def _watcher(against: str, stack: contextlib.ExitStack) -> Watcher:
 def _batches(job: Job) -> RunBatches:
     from .run_summary import RunBatches
 
-    return RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    return RunBatches(job.paths, job.held, job.trace_id, job.owner, job.run.id, job.run.name)
 
 
 def _job_report(job: Job, options: _Options) -> JobReport | None:
@@ -358,7 +358,7 @@ def _send_rest(job: Job) -> list[TargetReport]:
 def _show(job: Job, found: ConcludedRun | None, targets: list[TargetReport]) -> None:
     from .run_summary import places, show_conclusion
 
-    spans = None if found is None else found.document.figures.spans
+    spans = None if found is None else found.spans
 
     if not job.is_spooled:
         output.message("no spool is written (option output), so there is no summary")

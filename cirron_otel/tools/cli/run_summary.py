@@ -46,6 +46,23 @@ class RunBatches:
     trace_id: str
     owner: str
     """The owner of the batches with the job's own span, which contain no record of the program."""
+    run_id: str | None = None
+    run_name: str | None = None
+    """The id and the name of the run; None if they are unknown."""
+
+    def own(self) -> list[BatchFile]:
+        """Return the batches with the job's own span."""
+        from ...core.spool.owner import owner_of
+        from ...core.spool.reader import SpoolReader
+
+        reader = SpoolReader(self.paths.root)
+        names = [
+            name
+            for name in list(reader.names())
+            if name not in self.held and owner_of(name) == self.owner
+        ]
+        batches = [reader.read(name) for name in names]
+        return [batch for batch in batches if batch is not None]
 
     def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of the run in order, except those that contain the job's own span."""
@@ -108,6 +125,8 @@ class ConcludedRun:
     courses: list[Course]
     batches: frozenset[str]
     """The names of the run's batches."""
+    spans: int
+    """The number of spans, without those of the job itself."""
 
     def write(self, paths: SpoolPaths) -> None:
         """Write the conclusion beside the recording; errors are ignored."""
@@ -116,28 +135,49 @@ class ConcludedRun:
         write_conclusion(paths, self.document, self.batches)
 
 
+@dataclass(frozen=True, slots=True)
+class _Complete:
+    """The batches of a run with those of the job itself, which can be read several times."""
+
+    batches: RunBatches
+    own: list[BatchFile]
+
+    def __iter__(self) -> Iterator[BatchFile]:
+        yield from self.batches
+        yield from self.own
+
+
 def conclusion_of(batches: RunBatches) -> ConcludedRun:
     """Return the conclusion on the program's processes. Raises the errors of reading a spool."""
     from ...core.run.opening import open_run
     from ...core.spool.reader import SpoolReader
 
-    reader = SpoolReader(batches.paths.root)
-    with open_run(batches, reader, slowest=0) as run:
-        return conclusion_of_run(batches, run, reader)
+    reader, own = SpoolReader(batches.paths.root), batches.own()
+    with open_run(_Complete(batches, own), reader, slowest=0) as run:
+        return conclusion_of_run(batches, run, reader, own)
 
 
-def conclusion_of_run(batches: RunBatches, run: Run, reader: SpoolReader) -> ConcludedRun:
-    """Return the conclusion on the opened run of some batches.
+def conclusion_of_run(
+    batches: RunBatches, run: Run, reader: SpoolReader, own: list[BatchFile]
+) -> ConcludedRun:
+    """Return the conclusion on the opened run of some batches, `own` included.
 
     Raises TargetError if there is no disk space.
     """
+    from ...core.records.rows import rows_of
     from ..present.closing import courses_of
     from ..present.conclude import add_skipped, document_of_run
 
     document = document_of_run(str(batches.paths.root), run, reader=reader)
-    document.run.id = batches.trace_id
+    document.run.id, document.run.name = batches.run_id, batches.run_name
     add_skipped(document, ())
-    return ConcludedRun(document, courses_of(run, document), frozenset(run.recording.files()))
+    own_spans = sum(len(rows_of(batch.data).spans) for batch in own)
+    return ConcludedRun(
+        document,
+        courses_of(run, document),
+        frozenset(run.recording.files()),
+        run.spans - own_spans,
+    )
 
 
 def show_conclusion(found: ConcludedRun) -> None:

@@ -37,7 +37,7 @@ class RunFacts:
     """None if the recording names no run, or if several runs are shown together."""
     first_ns: int | None = None
     last_ns: int | None = None
-    """The earliest start and the latest end of its spans, Unix ns."""
+    """The extent of the ledger, or of all spans if there is no ledger, Unix ns."""
     ranks: list[int] = field(default_factory=list)
     world_size: int | None = None
     """The number of ranks that the run should have; None if it is not recorded."""
@@ -179,7 +179,7 @@ def document_of(
     """
     return Document(
         source=source,
-        run=_facts(chosen, figures),
+        run=_facts(chosen, figures, ledger),
         state=conclusion.state,
         status=conclusion.status,
         headline=conclusion.headline,
@@ -197,15 +197,15 @@ def document_of(
     )
 
 
-def _facts(chosen: ChosenRun | None, figures: RunReport) -> RunFacts:
+def _facts(chosen: ChosenRun | None, figures: RunReport, ledger: LedgerRows | None) -> RunFacts:
     starts = [each.first_ns for each in figures.ranks if each.first_ns is not None]
     ends = [each.last_ns for each in figures.ranks if each.last_ns is not None]
     run = None if chosen is None else chosen.run
     return RunFacts(
         id=None if run is None else run.id,
         name=None if run is None else run.name,
-        first_ns=min(starts, default=None),
-        last_ns=max(ends, default=None),
+        first_ns=min(starts, default=None) if ledger is None else ledger.first_ns,
+        last_ns=max(ends, default=None) if ledger is None else ledger.last_ns,
         ranks=sorted(each.rank for each in figures.ranks if each.rank is not None),
         world_size=None if chosen is None else chosen.world_size,
         script=None if run is None else run.script,

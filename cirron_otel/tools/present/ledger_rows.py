@@ -73,6 +73,9 @@ class LedgerRows:
     accounts: list[AccountRow]
     """The accounts with time, in the order of reports."""
     ranks: list[RankRow]
+    first_ns: int
+    last_ns: int
+    """The first start and the last end of any rank, Unix ns."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the ledger as a JSON object."""
@@ -117,7 +120,7 @@ def ledger_rows(ledger: Ledger | None) -> LedgerRows | None:
         AccountRow(account, ns, ns / ledger.total_ns, _longest(parts.get(account, {})))
         for account, ns in _in_order(totals).items()
     ]
-    return LedgerRows(ledger.total_ns, rows, ranks)
+    return LedgerRows(ledger.total_ns, rows, ranks, ledger.first_ns, ledger.last_ns)
 
 
 def _in_order(totals: Any) -> dict[str, int]:
