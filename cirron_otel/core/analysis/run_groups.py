@@ -162,7 +162,7 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
     groups: dict[str, RunGroup] = {}
     total = RunGroup({})
     for each in runs:
-        with open_run(each) as run:
+        with open_run(each, each.reader) as run:
             findings = findings_of(run, world_size=each.run.world_size)
             status = status_of(findings)
             kinds = list(dict.fromkeys(f.kind for f in findings if f.severity != "notice"))

@@ -252,5 +252,8 @@ def message_parts(parts: Iterable[RenderableType], width: int) -> None:
 
 def _width(renderable: RenderableType, columns: int) -> int:
     from rich.table import Table
+    from rich.text import Text
 
+    if isinstance(renderable, Text):  # its lines are wrapped already
+        return _PIPE_WIDTH
     return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns
