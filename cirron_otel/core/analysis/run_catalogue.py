@@ -34,6 +34,14 @@ class CataloguedRun:
         place = next(places, None)
         return None if place is None else SpoolReader(place).read(name, check=check)
 
+    @property
+    def reader(self) -> SpoolReader | None:
+        """A reader of the run's batches; None if they are in several spools."""
+        if len(self.parts) != 1:
+            return None
+        [(place, names)] = self.parts
+        return SpoolReader(place, only=names)
+
     def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of all parts, without listing the directories again.
 

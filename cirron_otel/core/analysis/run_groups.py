@@ -13,22 +13,22 @@ from typing import Any, Final, NamedTuple
 
 from ..records.verbatim import record_at, span_records
 from ..run.figures.durations import Durations, figures_of
+from ..run.findings.conclude import findings_of, status_of
 from ..run.opening import open_run
 from ..run.run import Run as OpenedRun
 from .breakdown import STEP, PhaseFigures
 from .run_catalogue import CataloguedRun, merged_value
 from .run_keys import (
+    FINDING,
     FRAMEWORK,
     MODEL,
     MOST_CHARACTERS,
     OF_RECORDS,
-    VERDICT,
     Values,
     value_of_run,
 )
 from .run_time import ROWS, Row
 from .runs import Run
-from .verdicts.thresholds import thresholds_of
 
 _ATTRIBUTES: Final = {MODEL: "module", FRAMEWORK: "framework"}
 """The attribute of the first forward pass, and that of the first session."""
@@ -65,17 +65,23 @@ class RunGroup:
     time: dict[Row, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     phase_ns: Counter[str] = field(default_factory=Counter)
     unattributed_ns: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
-    """The number of runs with each kind of verdict."""
-    primary_verdicts: Counter[str] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
+    """The number of runs with each kind of finding, without notices."""
+    first_findings: Counter[str] = field(default_factory=Counter)
+    """The number of runs by the kind of their first finding."""
+    conclusions: Counter[str] = field(default_factory=Counter)
+    """The number of runs with each status of the conclusion."""
     oldest: NamedRun | None = None
     newest: NamedRun | None = None
     steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP))
     """The steps of all ranks; complete once the report is."""
     _step_ns: Durations = field(default_factory=Durations)
 
-    def add(self, listed: Run, run: OpenedRun, verdicts: Sequence[str]) -> None:
-        """Add a run, with its kinds of verdicts; runs are added in order of their start."""
+    def add(self, listed: Run, run: OpenedRun, status: str, kinds: Sequence[str]) -> None:
+        """Add a run, with the status of its conclusion and its kinds of findings.
+
+        Runs are added in order of their start.
+        """
         self.runs += 1
         self.statuses[listed.status] += 1
         self.out_of_memory += listed.cause is not None
@@ -94,8 +100,9 @@ class RunGroup:
                 for row in ROWS:
                     self.time[row] += each.time.rows[row]
                 self.rank_ns += each.time.total_ns - each.time.rows["pauses"]
-        self.verdicts.update(verdicts)
-        self.primary_verdicts.update(verdicts[:1])
+        self.conclusions[status] += 1
+        self.findings.update(kinds)
+        self.first_findings.update(kinds[:1])
         self.oldest = self.oldest or NamedRun.of(listed)
         self.newest = NamedRun.of(listed)
 
@@ -130,8 +137,9 @@ class RunGroup:
             "time": [
                 {"name": row, "ns": ns, "share": ns / total_ns} for row, ns in self.time.items()
             ],
-            "verdicts": dict(self.verdicts.most_common()),
-            "primary_verdicts": dict(self.primary_verdicts.most_common()),
+            "conclusions": dict(self.conclusions.most_common()),
+            "findings": dict(self.findings.most_common()),
+            "first_findings": dict(self.first_findings.most_common()),
             "oldest": None if self.oldest is None else self.oldest._asdict(),
             "newest": None if self.newest is None else self.newest._asdict(),
         }
@@ -151,31 +159,30 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
 
     Raises the errors of reading the batches, and TargetError if there is no disk space.
     """
-    limits = thresholds_of("run")
     groups: dict[str, RunGroup] = {}
     total = RunGroup({})
     for each in runs:
-        with open_run(each) as run:
-            diagnosis = run.diagnosis(limits, each.run.world_size)
-            found = [] if diagnosis is None else diagnosis.verdicts
-            verdicts = list(dict.fromkeys(verdict.kind for verdict in found))
-            key = {name: merged_value(_values(name, each, run, verdicts)) for name in keys}
+        with open_run(each, each.reader) as run:
+            findings = findings_of(run, world_size=each.run.world_size)
+            status = status_of(findings)
+            kinds = list(dict.fromkeys(f.kind for f in findings if f.severity != "notice"))
+            key = {name: merged_value(_values(name, each, run, kinds)) for name in keys}
             for group in (groups.setdefault(json.dumps(key), RunGroup(key)), total):
-                group.add(each.run, run, verdicts)
+                group.add(each.run, run, status, kinds)
     for group in (*groups.values(), total):
         group.finish()
     return GroupedRuns(sorted(groups.values(), key=_order), total)
 
 
-def _values(key: str, catalogued: CataloguedRun, run: OpenedRun, verdicts: Sequence[str]) -> Values:
+def _values(key: str, catalogued: CataloguedRun, run: OpenedRun, kinds: Sequence[str]) -> Values:
     """Return the values of a key in a run, or else in its resource, or else in its records."""
     of_run = value_of_run(key, catalogued.run)
     if of_run is not None:
         return of_run
     if catalogued.values[key] or key not in OF_RECORDS:
         return catalogued.values[key]
-    if key == VERDICT:
-        return tuple(verdicts[:1])
+    if key == FINDING:
+        return tuple(kinds[:1])
     number = run.recording.first_forward() if key == MODEL else _first_session(run)
     place = None if number is None else run.recording.place_of(number)
     batch = None if place is None else catalogued.read(place.file, check=False)

@@ -20,8 +20,8 @@ from .runs import Run
 Values = tuple[Any, ...]
 """The distinct values of a key in the sessions of a run; empty if none has the key."""
 
-MODEL, FRAMEWORK, VERDICT = "model", "framework", "verdict"
-OF_RECORDS: Final = frozenset({MODEL, FRAMEWORK, VERDICT})
+MODEL, FRAMEWORK, FINDING = "model", "framework", "finding"
+OF_RECORDS: Final = frozenset({MODEL, FRAMEWORK, FINDING})
 """The keys that are looked up in a run's records if no resource has them."""
 ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     MODEL: (
@@ -80,7 +80,7 @@ _OF_RUN: Final[dict[str, Callable[[Run], Any]]] = {
     "day": lambda run: _date(run, 10),
     "month": lambda run: _date(run, 7),
 }
-KEYS: Final = (*_OF_RUN, *ATTRIBUTES, FRAMEWORK, VERDICT)
+KEYS: Final = (*_OF_RUN, *ATTRIBUTES, FRAMEWORK, FINDING)
 """The keys other than the names of attributes."""
 
 
@@ -99,7 +99,7 @@ def values_of(key: str, resources: Iterable[dict[str, Any]]) -> Values:
     """
     if key == FRAMEWORK:
         return _framework(resources)
-    if key == VERDICT or key in _OF_RUN:
+    if key == FINDING or key in _OF_RUN:
         return ()
     attributes = ATTRIBUTES.get(key) or tuple(prefix + key for prefix in _PREFIXES)
     distinct: dict[str, Any] = {}

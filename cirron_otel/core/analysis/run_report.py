@@ -1,4 +1,4 @@
-"""The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
+"""The figures of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
 
 The sessions of a rank are treated as one.
 """
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .bound import RunBound, Straggler
 from .breakdown import Breakdown
 from .divergence.replicas import ReplicaComparison
 from .failures import SessionFailure
@@ -17,8 +16,6 @@ from .mark_series import MarkSeries
 from .memory_series import MemoryReport
 from .metrics import LossMetric, losses
 from .run_time import RankReport
-from .verdicts.diagnosis import Diagnosis
-from .verdicts.verdict import Verdict
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -61,10 +58,6 @@ def dropped_in(attributes: object) -> int:
     )
 
 
-SCHEMA_VERSION = 1
-"""The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
-
-
 @dataclass(slots=True)
 class SlowStep:
     """One of the slowest steps."""
@@ -97,7 +90,7 @@ class GpuTime:
 
 @dataclass(slots=True)
 class RunReport:
-    """The report of a run, or of all runs of a spool."""
+    """The figures of a run, or of all runs of a spool."""
 
     spans: int
     ranks: list[RankReport]
@@ -112,11 +105,7 @@ class RunReport:
     """Sessions that failed or were killed; the first to fail comes first."""
     drops: list[Drop] = field(default_factory=list)
     """The records that the recording processes dropped."""
-    bound: RunBound | None = None
-    straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
-    diagnosis: Diagnosis | None = None
-    """The verdicts on the steps; None if the run has no steps."""
     summarised_steps: int = 0
     """The number of steps that an export budget sent as summaries (docs/scaling.md)."""
     replicas: ReplicaComparison | None = None
@@ -125,25 +114,16 @@ class RunReport:
     """The steps of all ranks, if they were computed: `to_json` does not contain them."""
 
     @property
-    def primary(self) -> Verdict | None:
-        """The primary verdict on the steps; None if the run has no steps."""
-        return None if self.diagnosis is None else self.diagnosis.primary
-
-    @property
     def metrics(self) -> list[LossMetric]:
         """The losses among the marks."""
         return losses(self.marks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object; times in ns."""
+        """Return the figures as a JSON object; times in ns."""
         return {
-            "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
             "summarised_steps": self.summarised_steps,
             "failures": [each.to_json() for each in self.failures],
-            "verdict": self.bound.to_json() if self.bound is not None else None,
-            "primary_verdict": self.primary.to_json() if self.primary is not None else None,
-            "straggler": asdict(self.straggler) if self.straggler is not None else None,
             "replicas": self.replicas.to_json() if self.replicas is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from ..analysis.bound import bound_of
 from ..analysis.run_report import RunReport
-from ..analysis.verdicts.thresholds import thresholds_of
 from .run import Run
 
 
 def report_of(run: Run) -> RunReport:
     """Return the report of a run. Raises TargetError if there is no disk space."""
-    bound, straggler = bound_of(run.ranks)
     marks, left_out = run.marks
     return RunReport(
         run.spans,
@@ -21,10 +18,7 @@ def report_of(run: Run) -> RunReport:
         run.gpu,
         run.failures,
         run.drops,
-        bound,
-        straggler,
         run.memory,
-        run.diagnosis(thresholds_of("run")),
         run.summarised,
         run.replicas,
         run.together,

@@ -234,6 +234,12 @@ class Run:
         _ = self._units, self._marks  # fill the folds
         return self._failures.result(self._files.batches)
 
+    @property
+    def failed_units(self) -> int:
+        """The number of units that ended with an error."""
+        _ = self._units  # fills the fold
+        return len(self._failures.units.failed)
+
     @cached_property
     def drops(self) -> list[Drop]:
         """The records that the recording processes dropped; at most 1,000."""

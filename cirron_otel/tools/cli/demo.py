@@ -21,7 +21,6 @@ import click
 
 from ...errors import EndpointError, InputError, TargetError
 from . import demo_targets, output, training
-from .diagnose_text import verdict_lines
 from .folding import fold, folded_trees
 from .parameters import json_option
 from .tables import breakdown_table
@@ -29,9 +28,9 @@ from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown
-    from ...core.analysis.verdicts.verdict import Verdict
     from ...core.run.trees import Forest
     from ..convert.report import Report
+    from ..present.document import Document
     from .demo_targets import Sent, Stored
 
 RECORDING = Path(__file__).parent / "recording"
@@ -94,6 +93,8 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     to OTEL_EXPORTER_OTLP_ENDPOINT if that is set. Without PyTorch, a recording of the same
     training is shown. Nothing is downloaded.
     """
+    from ..present.head import head_parts
+
     with _output_directory(directory) as place, demo_targets.storing(place) as storing:
         if not as_json and not replay and training.is_installed():
             output.result("Training a small network on the CPU, for a few seconds …")
@@ -102,13 +103,12 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
         trip = _round_trip(run, place)
         stored = storing.store(run.source, run.session, run.forest.spans)
         outcome = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
-        breakdown = _breakdown(run)
+        breakdown, document = _concluded(run)
         if as_json:
-            output.document(_to_json(run, breakdown, place, outcome))
+            output.document(_to_json(run, breakdown, document, place, outcome))
         else:
             _show(run, breakdown)
-            for line in ["", *verdict_lines(_primary(run), "Verdict: ")]:
-                output.result(line)
+            output.show_parts(["", *head_parts(document)])
             for line in _files(place, outcome) + _next(place, outcome):
                 output.result(line)
     return _exit_code(run, outcome)
@@ -217,7 +217,9 @@ def _has_same_batches(left: Path, right: Path) -> bool:
     )
 
 
-def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[str, Any]:
+def _to_json(
+    run: _Run, found: Breakdown, document: Document, place: Path, gone: _Outcome
+) -> dict[str, Any]:
     return {
         "trained": run.is_trained,
         "reason": run.reason,
@@ -226,7 +228,7 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
         "spans": run.forest.spans,
         "trees": [each.to_json() for each in fold(run.forest.trees)],
         "breakdown": found.to_json(),
-        "primary_verdict": _primary(run).to_json(),
+        "conclusion": document.head(),
         "to_otlp": gone.there.to_json(),
         "to_spool": gone.back.to_json(),
         "equal": gone.is_equal,
@@ -236,22 +238,16 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
     }
 
 
-def _breakdown(run: _Run) -> Breakdown:
-    """Return the steps of the run by phase."""
+def _concluded(run: _Run) -> tuple[Breakdown, Document]:
+    """Return the steps of the run by phase, and the document of the run."""
     from ...core.run.choosing import open_chosen_run
     from ...core.spool.reader import SpoolReader
+    from ..present.conclude import document_of_run
 
-    with open_chosen_run(SpoolReader(run.source), None) as (_, opened):
-        return opened.together
-
-
-def _primary(run: _Run) -> Verdict:
-    """Return the primary verdict on the run."""
-    from ...core.analysis.verdicts.thresholds import thresholds_of
-    from ...core.run.opening import diagnose_batches
-    from ...core.spool.reader import SpoolReader
-
-    return diagnose_batches(SpoolReader(run.source), thresholds_of("run")).primary
+    reader = SpoolReader(run.source)
+    with open_chosen_run(reader, None) as (chosen, opened):
+        document = document_of_run(str(run.source), opened, chosen, reader=reader)
+        return opened.together, document
 
 
 def _show(run: _Run, found: Breakdown) -> None:
@@ -308,7 +304,7 @@ def _commands(place: Path, gone: _Outcome) -> list[str]:
     second = line("convert", where, str(place / "trace.binpb.zst"))
     if gone.stored.is_there:
         second = line("report", f"sqlite:///{database}")
-    return [line("report", where, "--slowest", "3", "--perfetto", perfetto), second, line("doctor")]
+    return [line("report", where, "--full", "--perfetto", perfetto), second, line("doctor")]
 
 
 def _next(place: Path, gone: _Outcome) -> list[str]:

@@ -11,9 +11,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import RunReport
     from ...core.run.load.reducer import Reducer
-    from .run_summary import RunBatches
+    from .run_summary import ConcludedRun, RunBatches
 
 _POLL_S: Final = 1.0
 _SHARE: Final = 0.5
@@ -68,23 +67,26 @@ class JobReport:
         except Exception:  # all batches are read at the end, which reports the error
             self._has_failed, self._reducer = True, None
 
-    def result(self) -> RunReport:
-        """End the thread, and return the report. Raises the errors of reading a spool."""
+    def result(self) -> ConcludedRun:
+        """End the thread, and return the conclusion. Raises the errors of reading a spool."""
         from ...core.run.files import RunFiles
         from ...core.run.load.errors import NotReducibleError
-        from ...core.run.report import report_of
         from ...core.run.run import Run
         from ...core.spool.reader import SpoolReader
-        from .run_summary import report_of as report_of_all
+        from .run_summary import conclusion_of, conclusion_of_run
 
         self.close()
         if not self._has_failed:
             self._read(is_last=True)
         if self._reducer is not None:
+            own = self._batches.own()
             try:
+                for batch in own:
+                    self._reducer.add_batch(batch)
                 self._reducer.finish()
             except NotReducibleError:
-                return report_of_all(self._batches)
-            files = RunFiles.of(SpoolReader(self._batches.paths.root))
-            return report_of(Run(self._reducer, files, slowest=0))
-        return report_of_all(self._batches)
+                return conclusion_of(self._batches)
+            reader = SpoolReader(self._batches.paths.root)
+            run = Run(self._reducer, RunFiles.of(reader), slowest=0)
+            return conclusion_of_run(self._batches, run, reader, own)
+        return conclusion_of(self._batches)

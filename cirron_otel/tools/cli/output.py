@@ -223,7 +223,37 @@ def show(*renderables: RenderableType) -> None:
         _write(line.rstrip() + "\n")
 
 
+def show_parts(parts: Iterable[RenderableType]) -> None:
+    """Write lines and tables to stdout. Raises TargetError if that fails."""
+    for part in parts:
+        if isinstance(part, str):
+            result(part)
+        else:
+            show(part)
+
+
+def message_parts(parts: Iterable[RenderableType], width: int) -> None:
+    """Write lines and tables to stderr, in colour on a terminal.
+
+    Without a terminal, they are `width` columns wide. Errors are ignored.
+    """
+    from rich.console import Console
+
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    console = Console(
+        stderr=True, highlight=False, markup=False, emoji=False,
+        width=None if is_terminal else width,
+    )  # fmt: skip
+    with console.capture() as drawn:
+        for part in parts:
+            console.print(part, soft_wrap=True)
+    message_block("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
 def _width(renderable: RenderableType, columns: int) -> int:
     from rich.table import Table
+    from rich.text import Text
 
+    if isinstance(renderable, Text):  # its lines are wrapped already
+        return _PIPE_WIDTH
     return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns

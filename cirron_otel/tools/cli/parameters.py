@@ -104,11 +104,12 @@ run_option: Callable[[F], F] = click.option(
     metavar="NAME|ID|last|all",
     help="Only this run, by its name or the beginning of its id; for a spool, see `runs ls`.",
 )
-fail_on_option: Callable[[F], F] = click.option(
-    "--fail-on",
-    "fail_on",
-    type=click.Choice(("warn", "crit")),
-    help="Exit with code 6 if a verdict is a problem of this severity, or a worse one.",
+set_option: Callable[[F], F] = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a threshold (docs/findings.md lists them). Can be given several times.",
 )
 from_option: Callable[[F], F] = click.option(
     "--from",

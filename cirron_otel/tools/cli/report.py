@@ -1,4 +1,4 @@
-"""`cirron-otel report`: how a run spent its time."""
+"""`cirron-otel report`: the conclusion on a run, and how it spent its time."""
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
@@ -14,19 +14,25 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, from_option, json_option, run_option, unit_option
+from .parameters import (
+    PlacesCommand,
+    from_option,
+    json_option,
+    run_option,
+    set_option,
+    unit_option,
+)
 from .progress import progress
-from .runs import report_chosen, run_json
+from .runs import report_chosen
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import Drop, RunReport
-    from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
-    from ...core.records.findings import Finding
+    from ...core.run.findings.thresholds import Limits
     from ...core.run.load.scopes import Scopes
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
+    from ..present.document import Document
     from .engines import EngineResult
     from .sources import OpenedSource
 
@@ -44,7 +50,7 @@ _MOST_ASKED = 20
     default=10,
     show_default=True,
     metavar="N",
-    help="The number of slowest steps to list.",
+    help="The number of slowest units to list, with --full.",
 )
 @click.option(
     "--perfetto",
@@ -66,6 +72,12 @@ _MOST_ASKED = 20
     help="With --html: show this step, or any scope, as well. Can be given several times.",
 )
 @unit_option
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Also show the slowest units, the device times, the memory, the metrics and the marks.",
+)
+@set_option
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
 def report(
@@ -78,18 +90,23 @@ def report(
     page_file: str | None,
     spans: tuple[str, ...],
     unit: str | None,
+    full: bool,
+    settings: tuple[str, ...],
     no_pager: bool,
     as_json: bool,
 ) -> int:
-    """Show the steps of each rank by phase, the slowest steps, and the marks of one run.
+    """Show the conclusion on one run: its findings, and the accounts of its time.
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
     from ...core.run.choosing import open_chosen_run
+    from ...core.run.findings.thresholds import limits_of
     from ...core.run.load.scopes import Scopes
-    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
+    from ..present.conclude import add_skipped, document_of_run
+    from ..present.conclusion_file import write_conclusion
 
+    limits = limits_of(settings)
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
@@ -98,82 +115,69 @@ def report(
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
         if unit is not None:
             raise UsageError(f"--unit needs --engine {PYTHON}")
-        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest)
+        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest, limits)
         if computed is not None:
-            chosen, found = computed.value
-            report_chosen(chosen, run)
-            _show(source, found, chosen, computed.findings, as_json=as_json, no_pager=no_pager)
+            found = computed.value
+            add_skipped(found, computed.findings)
+            _show(found, full=full, as_json=as_json, no_pager=no_pager)
             return max(computed.report_problems(), _drops(found))
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
         with open_chosen_run(reader, run, slowest=slowest, unit=unit) as (chosen, opened):
             report_chosen(chosen, run)
-            run_report = report_of(opened)
+            found = document_of_run(
+                shown_source(source), opened, chosen, reader=reader, limits=limits
+            )
             if (trace_file, page_file) != (None, None):
                 scopes = Scopes(reader, once=True)
             if trace_file is not None:
                 _write_trace(scopes, trace_file)
             if page_file is not None:
                 of_run = source, place, reader, spans
-                _write_page(page_file, run_report, opened, scopes, of_run, chosen)
-    findings = place.findings(reader)
-    _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
-    return max(place.report_problems(reader), _drops(run_report))
+                _write_page(page_file, found, opened, scopes, of_run)
+            if place.converted is None and chosen.run is not None:
+                write_conclusion(reader.paths, found, chosen.run.batches)
+    add_skipped(found, place.findings(reader))
+    _show(found, full=full, as_json=as_json, no_pager=no_pager)
+    return max(place.report_problems(reader), _drops(found))
 
 
 def _by_engine(
-    engine: str, source: EngineSource, slowest: int
-) -> EngineResult[tuple[ChosenRun, RunReport]] | None:
-    """Return the chosen run and its report; None, with a message, if the run needs Python."""
+    engine: str, source: EngineSource, slowest: int, limits: Limits
+) -> EngineResult[Document] | None:
+    """Return the document of the chosen run; None, with a message, if the run needs Python."""
 
-    def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, RunReport]:
+    def compute(tables: OpenedTables, wanted: str | None) -> Document:
         from ...core.run.engines.opening import engine_run
-        from ...core.run.report import report_of
+        from ..present.conclude import document_of_run
 
         with tables.run(*tables.choose(wanted)) as run:
-            return run.chosen, report_of(engine_run(run, slowest))
+            report_chosen(run.chosen, wanted)
+            opened = engine_run(run, slowest)
+            return document_of_run(shown_source(source.name), opened, run.chosen, limits=limits)
 
     computed = computed_by(engine, [source], compute, "report")
     return None if computed is None else computed[0]
 
 
-def _show(
-    source: str,
-    found: RunReport,
-    chosen: ChosenRun,
-    findings: list[Finding],
-    *,
-    as_json: bool,
-    no_pager: bool,
-) -> None:
+def _show(document: Document, *, full: bool, as_json: bool, no_pager: bool) -> None:
+    from ..present.text import document_parts
     from .pager import paged
-    from .report_text import show_report
 
     if as_json:
-        output.document({
-            "source": shown_source(source),
-            "run": run_json(chosen),
-            **found.to_json(),
-            "findings": [each.to_json() for each in (*findings, *map(_finding, found.drops))],
-        })  # fmt: skip
+        output.document(document.to_json())
     else:
         with paged(is_wanted=not no_pager):
-            show_report(shown_source(source), found)
+            output.show_parts(document_parts(document, full=full))
 
 
-def _finding(drop: Drop) -> Finding:
-    from ...core.records.findings import Finding
-
-    rank = "" if drop.rank is None else f" by rank {drop.rank}"
-    return Finding("", "dropped", f"{drop.count:,} {drop.reason} dropped while recording{rank}")
-
-
-def _drops(found: RunReport) -> int:
+def _drops(document: Document) -> int:
     """Warn about records that the recording processes dropped; return the exit code, 0 or 1."""
-    for each in found.drops:
-        output.message(f"warning: {_finding(each).message}")
-    return 1 if found.drops else 0
+    for each in document.skipped:
+        if each.code == "dropped":
+            output.message(f"warning: {each.message}")
+    return 1 if document.figures.drops else 0
 
 
 def _check_files(files: dict[str, str | None], source: str) -> None:
@@ -219,23 +223,19 @@ def _write_trace(scopes: Scopes, path: str) -> None:
 
 def _write_page(
     path: str,
-    found: RunReport,
+    found: Document,
     opened: Run,
     scopes: Scopes,
     run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
-    chosen: ChosenRun,
 ) -> None:
     from ...core.otlp.replacing import replacing
     from .page.content import gather
     from .page.document import document
 
-    source, place, reader, span_ids = run
-    shown = shown_source(source)
-    name = None if chosen.run is None else chosen.run.name
+    _, place, reader, span_ids = run
     content = gather(
-        shown, found, opened, scopes, reader, span_ids, place.shortfalls(), place.findings(reader),
-        name,
-    )  # fmt: skip
+        found, opened, scopes, reader, span_ids, place.shortfalls(), place.findings(reader)
+    )
     with replacing(path) as file:
         for piece in document(content):
             file.write(piece.encode())

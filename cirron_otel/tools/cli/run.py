@@ -28,13 +28,12 @@ from .child import BY_SIGNAL, Child, NotStartedError, signals_held
 from .text import count, duration, printable
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import RunReport
     from ...core.config.resolve import Resolved
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
     from .against import Watcher
     from .job_report import JobReport
-    from .run_summary import RunBatches
+    from .run_summary import ConcludedRun, RunBatches
 
 
 _VARIABLE = "CIRRON_{}"
@@ -268,9 +267,11 @@ def _finish(
     targets = _send_rest(job) if job.exporters else []
     if job_report is None:
         return
-    report = job_report.result() if job.is_spooled and job.paths.spool.is_dir() else None
+    found = job_report.result() if job.is_spooled and job.paths.spool.is_dir() else None
+    if found is not None:
+        found.write(job.paths)
     if options.summary is not None:
-        _write_summary(job, options, code, took_ns, report)
+        _write_summary(job, options, code, took_ns, found)
     if options.is_quiet:
         return
     if died:
@@ -285,7 +286,7 @@ def _finish(
         f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
     )
     output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
-    _show(job, report, targets)
+    _show(job, found, targets)
 
 
 def _watcher(against: str, stack: contextlib.ExitStack) -> Watcher:
@@ -301,7 +302,7 @@ def _watcher(against: str, stack: contextlib.ExitStack) -> Watcher:
 def _batches(job: Job) -> RunBatches:
     from .run_summary import RunBatches
 
-    return RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    return RunBatches(job.paths, job.held, job.trace_id, job.owner, job.run.id, job.run.name)
 
 
 def _job_report(job: Job, options: _Options) -> JobReport | None:
@@ -314,16 +315,16 @@ def _job_report(job: Job, options: _Options) -> JobReport | None:
 
 
 def _write_summary(
-    job: Job, options: _Options, code: int, took_ns: int, report: RunReport | None
+    job: Job, options: _Options, code: int, took_ns: int, found: ConcludedRun | None
 ) -> None:
     """Write the final summary; report an error, because the exit code is the command's."""
     from .final_summary import FinalSummary
 
-    if report is None:
+    if found is None:
         output.message(f"{options.summary} is not written: there is no spool")
         return
     command = printable(options.command[0])
-    summary = FinalSummary(command, code, took_ns, job.trace_id, report)
+    summary = FinalSummary(command, code, took_ns, job.trace_id, found.document)
     try:
         files = summary.write(Path(options.summary or ""))
     except CirronOtelError as error:
@@ -354,20 +355,22 @@ def _send_rest(job: Job) -> list[TargetReport]:
     return report.targets
 
 
-def _show(job: Job, report: RunReport | None, targets: list[TargetReport]) -> None:
-    from .run_summary import places, show_report
+def _show(job: Job, found: ConcludedRun | None, targets: list[TargetReport]) -> None:
+    from .run_summary import places, show_conclusion
+
+    spans = None if found is None else found.spans
 
     if not job.is_spooled:
         output.message("no spool is written (option output), so there is no summary")
-    elif report is None:
+    elif found is None:
         output.message(f"no spool could be written in {printable(str(job.paths.root))}")
-    elif report.spans:
-        show_report(report)
+    elif spans:
+        show_conclusion(found)
     else:
         output.message(
             "the command recorded nothing in this trace: it neither trained with a framework"
             " that is hooked nor opened a scope, or runs a Python without cirron-otel, or with"
             " -E, -I or -S, or has options of its own (output, join)"
         )
-    for line in places(job.paths.spool, job.trace_id, report, targets):
+    for line in places(job.paths.spool, job.trace_id, spans, targets):
         output.message(line)

@@ -15,23 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import output
-from .tables import breakdown_table
-from .text import count, duration, printable
+from .text import WIDTH, count, printable
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import RunReport
-    from ...core.analysis.run_time import RankReport
+    from ...core.run.run import Run
     from ...core.spool.paths import SpoolPaths
-    from ...core.spool.reader import BatchFile
+    from ...core.spool.reader import BatchFile, SpoolReader
     from ...core.spool.recovery import Recovered
     from ..convert.flush import TargetReport
+    from ..present.closing import Course
+    from ..present.document import Document
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64
 """The maximum number of batches that are searched for a world size."""
-_MOST_RANKS = 4
-"""The maximum number of ranks whose tables are shown."""
-_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,23 @@ class RunBatches:
     trace_id: str
     owner: str
     """The owner of the batches with the job's own span, which contain no record of the program."""
+    run_id: str | None = None
+    run_name: str | None = None
+    """The id and the name of the run; None if they are unknown."""
+
+    def own(self) -> list[BatchFile]:
+        """Return the batches with the job's own span."""
+        from ...core.spool.owner import owner_of
+        from ...core.spool.reader import SpoolReader
+
+        reader = SpoolReader(self.paths.root)
+        names = [
+            name
+            for name in list(reader.names())
+            if name not in self.held and owner_of(name) == self.owner
+        ]
+        batches = [reader.read(name) for name in names]
+        return [batch for batch in batches if batch is not None]
 
     def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of the run in order, except those that contain the job's own span."""
@@ -103,71 +117,87 @@ class RunBatches:
         return max(sizes, default=None)
 
 
-def report_of(batches: RunBatches) -> RunReport:
-    """Return a report of how the program's processes spent their time.
+@dataclass(frozen=True, slots=True)
+class ConcludedRun:
+    """The document of a run, and the series that its closing words draw."""
 
-    Raises the errors of reading a spool.
-    """
+    document: Document
+    courses: list[Course]
+    batches: frozenset[str]
+    """The names of the run's batches."""
+    spans: int
+    """The number of spans, without those of the job itself."""
+
+    def write(self, paths: SpoolPaths) -> None:
+        """Write the conclusion beside the recording; errors are ignored."""
+        from ..present.conclusion_file import write_conclusion
+
+        write_conclusion(paths, self.document, self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Complete:
+    """The batches of a run with those of the job itself, which can be read several times."""
+
+    batches: RunBatches
+    own: list[BatchFile]
+
+    def __iter__(self) -> Iterator[BatchFile]:
+        yield from self.batches
+        yield from self.own
+
+
+def conclusion_of(batches: RunBatches) -> ConcludedRun:
+    """Return the conclusion on the program's processes. Raises the errors of reading a spool."""
     from ...core.run.opening import open_run
-    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
-    with open_run(batches, SpoolReader(batches.paths.root), slowest=0) as run:
-        return report_of(run)
+    reader, own = SpoolReader(batches.paths.root), batches.own()
+    with open_run(_Complete(batches, own), reader, slowest=0) as run:
+        return conclusion_of_run(batches, run, reader, own)
 
 
-def show_report(found: RunReport) -> None:
-    """Write the failures, the resource that bounds the run, and the steps of each rank by phase."""
-    from .report_text import conclusions
+def conclusion_of_run(
+    batches: RunBatches, run: Run, reader: SpoolReader, own: list[BatchFile]
+) -> ConcludedRun:
+    """Return the conclusion on the opened run of some batches, `own` included.
 
-    lines = list(conclusions(found))
-    if lines:
-        output.message_block("\n" + "\n".join(lines))
-    ranks = [each for each in found.ranks if each.spans]
-    shown = [each for each in ranks if each.steps.steps.times]
-    for each in shown[:_MOST_RANKS]:
-        output.message_block(f"\n{_heading(each)}\n")
-        _draw(each)
-    if len(shown) > _MOST_RANKS:
-        output.message_block(f"\nand {count(len(shown) - _MOST_RANKS, 'more rank')}")
-    if shown:
-        output.message_block("")
+    Raises TargetError if there is no disk space.
+    """
+    from ...core.records.rows import rows_of
+    from ..present.closing import courses_of
+    from ..present.conclude import add_skipped, document_of_run
 
-
-def _heading(rank: RankReport) -> str:
-    steps = rank.steps.steps
-    who = "" if rank.rank is None else f"rank {rank.rank}: "
-    share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
-    took = f"{count(steps.times, 'step')} took {duration(steps.total_ns)}{share}"
-    return f"{who}{duration(rank.run_ns)}, of which {took}"
-
-
-def _draw(rank: RankReport) -> None:
-    from rich.console import Console
-
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    console = Console(
-        stderr=True,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=None if is_terminal else _WIDTH,
+    document = document_of_run(str(batches.paths.root), run, reader=reader)
+    document.run.id, document.run.name = batches.run_id, batches.run_name
+    add_skipped(document, ())
+    own_spans = sum(len(rows_of(batch.data).spans) for batch in own)
+    return ConcludedRun(
+        document,
+        courses_of(run, document),
+        frozenset(run.recording.files()),
+        run.spans - own_spans,
     )
-    with console.capture() as drawn:
-        console.print(breakdown_table(rank.steps))
-    lines = drawn.get().splitlines()
-    output.message_block("\n".join(line.rstrip() for line in lines))
+
+
+def show_conclusion(found: ConcludedRun) -> None:
+    """Write the closing words of a run."""
+    from ..present.closing import closing_parts
+
+    encoding = getattr(sys.stderr, "encoding", None)
+    parts = closing_parts(found.document, found.courses, encoding)
+    output.message_parts(["", *parts, ""], WIDTH)
 
 
 def places(
-    spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
+    spool: Path, trace_id: str, spans: int | None, targets: Sequence[TargetReport]
 ) -> list[str]:
     """Return one line each for the spool, the trace and each target; the line for the spool is
-    omitted if `found` is None.
+    omitted if `spans` is None.
     """
     lines = [f"trace  {trace_id}"]
-    if found is not None:
-        held = count(found.spans, "span")
+    if spans is not None:
+        held = count(spans, "span")
         lines.insert(0, f"spool  {printable(str(spool))}  ({held} of this run)")
     for target in targets:
         if target.failure or target.left:

@@ -20,6 +20,8 @@ from .tables import rows_table
 from .text import count, duration, local_moment, numbers, printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.runs import Run
     from ...core.spool.reader import SpoolReader
@@ -59,28 +61,38 @@ def runs() -> None:
     """
 
 
-@runs.command(short_help="Name, time, ranks, status and steps of each run.")
+@runs.command(short_help="Name, time, ranks, status, steps and conclusion of each run.")
 @spool_argument
 @json_option
 def ls(directory: str, as_json: bool) -> int:
-    """List the runs of a spool, oldest first."""
+    """List the runs of a spool, oldest first.
+
+    The conclusion is the last one that `report` or `run` stored, if the run has no newer batch.
+    """
     from ...core.analysis.runs import read_runs
     from ...core.spool.reader import SpoolReader
+    from ..present.conclusion_file import is_current, read_conclusions
 
     reader = SpoolReader(directory)
     listing = read_runs(reader)
     shown = listing.runs[-MOST_LISTED:]
+    stored = read_conclusions(reader.paths)
+    conclusions = {
+        run.id: stored[run.id]
+        for run in shown
+        if run.id in stored and is_current(stored[run.id], run.batches)
+    }
     if as_json:
         output.document({
             "path": str(reader.paths.spool),
-            "runs": [run.to_json() for run in shown],
+            "runs": [{**run.to_json(), "conclusion": conclusions.get(run.id)} for run in shown],
             "run_count": len(listing.runs),
             "batches_unassigned": len(listing.unassigned),
             "findings": [finding.to_json() for finding in reader.findings],
         })  # fmt: skip
     else:
         if shown:
-            output.show(rows_table(HEADS, _RIGHT, [_row(run, shown) for run in shown]))
+            output.show(_table(shown, conclusions))
         else:
             output.result(f"{printable(str(reader.paths.spool))}: no run")
         if listing.unassigned:
@@ -94,6 +106,29 @@ def ls(directory: str, as_json: bool) -> int:
 runs.add_command(report)
 
 _RIGHT = {"duration", "steps"}
+
+
+def _table(shown: list[Run], conclusions: dict[str, dict[str, Any]]) -> Table:
+    """Return the runs; the column of conclusions is left out if there are none."""
+    rows = [_row(run, shown) for run in shown]
+    if not conclusions:
+        return rows_table(HEADS, _RIGHT, rows)
+    cells = [_conclusion(conclusions.get(run.id)) for run in shown]
+    return rows_table(
+        (*HEADS, "conclusion"),
+        _RIGHT,
+        [(*row, cell) for row, cell in zip(rows, cells, strict=True)],
+    )
+
+
+def _conclusion(conclusion: dict[str, Any] | None) -> str:
+    """Return the status of a run with the kind of its first finding; `-` if it is unknown."""
+    if conclusion is None:
+        return "-"
+    findings, status = conclusion.get("findings"), str(conclusion["status"])
+    first = findings[0] if isinstance(findings, list) and findings else None
+    kind = first.get("kind") if isinstance(first, dict) else None
+    return status if status == "healthy" or not isinstance(kind, str) else f"{status}: {kind}"
 
 
 def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ def report(
     keys: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Report the time, the steps and the verdicts of all runs of sources, in groups.
+    """Report the time, the steps and the findings of all runs of sources, in groups.
 
     SRC is any source of `convert`, or a directory that contains spools at any depth.
     """
@@ -105,7 +106,7 @@ def report(
             "batches_unassigned": catalogue.unassigned,
             "groups": [each.to_json() for each in grouped.groups],
             "total": grouped.total.to_json(),
-            "findings": [finding.to_json() for finding in catalogue.findings],
+            "skipped": [finding.to_json() for finding in catalogue.findings],
         })  # fmt: skip
     else:
         _show(", ".join(shown), catalogue, grouped)
@@ -213,9 +214,8 @@ def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:
     if grouped.total.steps.times:
         output.result("\nThe steps, and the share of each phase in their time:\n")
         output.show(_steps(catalogue.keys, rows))
-    if grouped.total.verdicts:
-        output.result("\nThe number of runs with each verdict:\n")
-        output.show(_verdicts(catalogue.keys, rows))
+    output.result("\nThe number of runs with each status, and with each kind of finding:\n")
+    output.show(_findings(catalogue.keys, rows))
     output.result("\nThe oldest and the newest run:\n")
     output.show(_ends(catalogue.keys, rows))
     if len(groups) < len(grouped.groups):
@@ -231,7 +231,7 @@ def _table(
 ) -> Table:
     names = tuple(map(printable, keys)) or ("",)
     lines = [(*_key_cells(keys, group), *line) for group, line in zip(rows, cells, strict=True)]
-    left = {"status", "verdicts", "oldest", "newest", "began", _SHARES}
+    left = {"status", "conclusion", "findings", "oldest", "newest", "began", _SHARES}
     return rows_table(
         (*names, *map(printable, heads)), {each for each in heads if each not in left}, lines
     )
@@ -296,12 +296,13 @@ def _shares(group: RunGroup) -> str:
     return ", ".join(f"{name} {100 * group.share(ns):.1f} %" for name, ns in rows)
 
 
-def _verdicts(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
-    cells = [
-        (", ".join(f"{kind} {number:,}" for kind, number in group.verdicts.most_common()) or "-",)
-        for group in rows
-    ]
-    return _table(keys, rows, ("verdicts",), cells)
+def _findings(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
+    cells = [(_counted(group.conclusions), _counted(group.findings)) for group in rows]
+    return _table(keys, rows, ("conclusion", "findings"), cells)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in counts.most_common()) or "-"
 
 
 def _ends(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:

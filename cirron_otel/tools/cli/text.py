@@ -24,7 +24,7 @@ WIDTH = 80
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _LONGEST_VALUE = 40
 _MOST_RANGES = 32
-_UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
+_UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|steps/s)\b|%)")
 """Matches a number and its unit, which must stay on one line."""
 
 

@@ -262,87 +262,6 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
     return [*spans, session]
 
 
-@pytest.mark.parametrize(
-    ("phases", "begun", "bound"),
-    [
-        ({"data_load": 60, "forward": 20, "backward": 20}, 100, "input"),
-        ({"data_load": 5, "forward": 30, "backward": 60}, 100, "backward"),
-        ({"forward": 60, "loss": 5, "backward": 50}, 100, "forward"),
-        ({"data_load": 5, "forward": 20, "optimizer_step": 60}, 100, "optimizer"),
-        ({"train_step": 90, "data_load": 5}, 100, "train step"),
-        ({"forward": 20, "collective": 60}, 100, "communication"),
-        ({"forward": 20, "checkpoint_save": 60}, 100, "checkpoints"),
-        ({"forward": 20, "backward": 30}, 5000, "start-up"),
-    ],
-)
-def test_the_verdict(tmp_path: Path, phases: dict[str, int], begun: int, bound: str) -> None:
-    found = spool(tmp_path, training(0, *[phases] * 20, begun=begun))
-    assert found.bound is not None
-    assert found.bound.bound == bound
-    assert found.bound.suggestions
-    inside = found.bound.in_steps
-    expected = {"checkpoints": "forward", "start-up": "backward"}.get(bound)
-    assert (inside.bound if inside is not None else None) == expected
-    assert sum(found.bound.shares.values()) == pytest.approx(1, abs=0.02)
-
-
-def suggested(folder: Path, *ranks: list[dict[str, Any]]) -> tuple[str, str]:
-    """The evidence and the suggestions for what bounds the steps of a run, or all of it."""
-    folder.mkdir()
-    verdict = spool(folder, *ranks).bound
-    assert verdict is not None
-    return verdict.evidence, "; ".join(verdict.suggestions)
-
-
-def test_the_suggestions_apply_to_the_run(tmp_path: Path) -> None:
-    """Pinned memory for copies, no_sync for several ranks, kept code for slow first steps."""
-    load = {"data_load": 60, "forward": 20, "backward": 20}
-    _, on_host = suggested(tmp_path / "host", training(0, *[load] * 9))
-    _, on_device = suggested(tmp_path / "device", training(0, *[{**load, "h2d": 5}] * 9))
-    assert ("pin_memory" in on_host, "pin_memory" in on_device) == (False, True)
-    back = {"forward": 30, "backward": 60}
-    _, alone = suggested(tmp_path / "one", training(0, *[back] * 9))
-    assert "no_sync" not in alone
-    assert "activation checkpointing" not in alone
-    two = (training(0, *[back] * 9), training(1, *[back] * 9))
-    assert "no_sync" in suggested(tmp_path / "two", *two)[1]
-    _, set_up = suggested(tmp_path / "set-up", training(0, *[back] * 9, begun=50_000))
-    _, slow = suggested(tmp_path / "slow", training(0, {"forward": 9000}, *[back] * 9))
-    assert ("TORCHINDUCTOR" in set_up, "TORCHINDUCTOR" in slow) == (False, True)
-
-
-def test_recomputed_activations_are_evidence(tmp_path: Path) -> None:
-    """TRL switches activation checkpointing on by default: its cost is in every backward."""
-    spans = training(0, *[{"forward": 30, "backward": 60}] * 10)
-    backward = [each for each in spans if each["name"] == "backward"]
-    spans += [
-        {**each, "id": f"{number:032x}", "parent_id": each["id"], "name": "recompute",
-         "end_ns": each["start_ns"] + 20}
-        for number, each in enumerate(backward, 1)
-    ]  # fmt: skip
-    evidence, tried = suggested(tmp_path / "run", spans)
-    assert evidence == "60 ns of a step's 90 ns on average, 20 ns of it to recompute activations"
-    assert "no activation checkpointing, if the device has room" in tried
-
-
-def test_the_evidence_has_the_share_of_the_verdict(tmp_path: Path) -> None:
-    """The mean of a phase and of a step are of the same steps, slow first ones included."""
-    first, later = {"data_load": 3000, "forward": 3000}, {"data_load": 10, "forward": 30}
-    verdict = spool(tmp_path, training(0, first, *[later] * 19, begun=10**6)).bound
-    assert verdict is not None
-    assert verdict.bound == "start-up"
-    assert verdict.evidence.endswith("in slow first steps; a later step takes 40 ns")
-    inside = verdict.in_steps
-    assert inside is not None
-    assert inside.evidence == "159 ns of a step's 338 ns on average"
-    assert inside.share == pytest.approx(159 / 338, abs=0.01)
-
-
-def test_a_run_of_one_step_has_no_later_one(tmp_path: Path) -> None:
-    evidence, _ = suggested(tmp_path / "run", training(0, {"forward": 30}, begun=10**6))
-    assert evidence == "1 ms before the first step; the only step takes 30 ns"
-
-
 def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
@@ -352,22 +271,6 @@ def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
         1800,
     )
     assert rank.steps_per_second == pytest.approx(1e8)
-
-
-def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
-    """The others wait for it in their backward, and all steps take the same time."""
-    fast = {"data_load": 5, "forward": 20, "backward": 75}
-    slow = {"data_load": 60, "forward": 20, "backward": 20}
-    found = spool(
-        tmp_path, training(0, *[fast] * 9), training(1, *[slow] * 9), training(2, *[fast] * 9)
-    )
-    assert found.straggler is not None
-    assert (found.straggler.rank, found.straggler.phase) == (1, "data_load")
-    assert found.bound is not None
-    assert found.bound.bound == "stragglers"
-    (tmp_path / "alike").mkdir()
-    alike = spool(tmp_path / "alike", training(0, *[fast] * 9), training(1, *[fast] * 9))
-    assert alike.straggler is None
 
 
 def test_the_epoch_may_be_further_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The report of a job whose batches are read while it runs equals one that is read afterwards."""
+"""The document of a job whose batches are read while it runs equals one that is read later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli import job_report
 from cirron_otel.tools.cli.job_report import JobReport
-from cirron_otel.tools.cli.run_summary import RunBatches, report_of
+from cirron_otel.tools.cli.run_summary import RunBatches, conclusion_of
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import random_spool, training
 from tests.kit.spools.deliveries import until
@@ -49,7 +49,7 @@ def check(folder: Path, files: Files) -> JobReport:
     count = sum(name.endswith(".json") for name, _ in half)
     until(lambda: report._has_failed or len(report._seen) == count)
     write(batches, files[len(half) :])
-    assert report.result().to_json() == report_of(batches).to_json()
+    assert report.result().document.to_json() == conclusion_of(batches).document.to_json()
     assert not report._thread.is_alive()
     return report
 
@@ -65,7 +65,7 @@ def test_a_training_is_read_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mo
     def again(_: RunBatches) -> None:
         raise AssertionError("all batches are read again")
 
-    monkeypatch.setattr("cirron_otel.tools.cli.run_summary.report_of", again)
+    monkeypatch.setattr("cirron_otel.tools.cli.run_summary.conclusion_of", again)
     check(tmp_path, sorted(training(3, 60)))
 
 
@@ -80,7 +80,9 @@ def test_without_a_thread_all_is_read_at_the_end(
     batches = batches_of(tmp_path)
     write(batches, sorted(training(1, 30)))
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert JobReport(batches).result().to_json() == report_of(batches).to_json()
+    assert (
+        JobReport(batches).result().document.to_json() == conclusion_of(batches).document.to_json()
+    )
 
 
 def test_a_batch_that_cannot_be_read_for_a_while_is_read_later(
@@ -99,7 +101,7 @@ def test_a_batch_that_cannot_be_read_for_a_while_is_read_later(
     monkeypatch.setattr(SpoolReader, "read", once_refused)
     report = JobReport(batches)
     until(lambda: len(report._seen) == len(files))
-    assert report.result().to_json() == report_of(batches).to_json()
+    assert report.result().document.to_json() == conclusion_of(batches).document.to_json()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])

@@ -18,7 +18,7 @@ PREFIXED = "sed s/^/paged:/"
 def on_a_terminal(*options: str, **more: str) -> str:
     """Return the output of the report on a terminal of 80 columns and 24 lines."""
     terminal, end = os.openpty()
-    command = [sys.executable, "-m", "cirron_otel", "report", str(RECORDED), *options]
+    command = [sys.executable, "-m", "cirron_otel", "report", "--full", str(RECORDED), *options]
     process = subprocess.Popen(
         command, stdout=end, stderr=end, env=environment() | {"TERM": "xterm"} | more
     )

@@ -19,18 +19,20 @@ from hypothesis import strategies as st
 from cirron_otel.core.analysis.breakdown import PERCENTILES
 from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
-from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.page.content import RunContent, gather
 from cirron_otel.tools.cli.page.document import document
 from cirron_otel.tools.cli.page.element import Element, Stylesheet
 from cirron_otel.tools.cli.sources import shown_source
+from cirron_otel.tools.present.conclude import document_of_run
+from cirron_otel.tools.present.ledger_rows import account_name, percentages
 from tests.core.spool.test_run_report import mark, span
+from tests.kit.generators.trees import training
 from tests.kit.html_page import Page
 from tests.tools.conftest import SPOOLS, Run, one_line
 
-from .test_report import store
+from .test_report import store, write_files
 
 SPREAD = ("median_ns", *(f"{name}_ns" for name in PERCENTILES), "max_ns")
 SOURCES = [RECORDING, *(path for path in sorted(SPOOLS.iterdir()) if path.is_dir())]
@@ -60,7 +62,8 @@ def batch(spans: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None
 def gathered(reader: Any, *asked: str, warnings: list[str] | None = None) -> Iterator[RunContent]:
     scopes = Scopes(reader, once=True)
     with open_run(reader) as run:
-        yield gather("source", report_of(run), run, scopes, reader, asked, warnings or [], [])
+        found = document_of_run("source", run)
+        yield gather(found, run, scopes, reader, asked, warnings or [], [])
 
 
 def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:
@@ -96,24 +99,34 @@ def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
             ]  # fmt: skip
     slowest = page.tables.get("The slowest steps", [[]])[1:]
     assert [(row[1], row[6]) for row in slowest] == [
-        (each["duration_ns"], each["span_id"]) for each in said["slowest_steps"]
+        (each["duration_ns"], each["span_id"]) for each in said["slowest"]
     ]
     marks = page.tables.get("The marks of each name and rank", [[]])[1:]
     assert [row[2] for row in marks] == [each["count"] for each in said["marks"]]
     assert len(page.ids & {"run", "steps"}) == (2 if slowest else 1)
 
 
-def test_the_wall_time_has_the_share_of_each_row(run: Run, spool: Path, tmp_path: Path) -> None:
-    """The share has its own line, and the table's headings wrap, so that eight columns fit."""
-    done = run("report", "--html", "run.html", "--json")
+def test_the_ledger_has_the_time_and_the_share_of_each_account(run: Run, tmp_path: Path) -> None:
+    """For several ranks, the share of each rank has its own line, so that all columns fit."""
+    write_files(tmp_path, training(3, 40))
+    done = run("report", ".", "--html", "run.html", "--json")
     text = (tmp_path / "run.html").read_text("utf-8")
-    [heads, row] = Page(text).tables["The wall time of each rank"]
-    [rank] = json.loads(done.stdout)["ranks"]
-    parts = [each for each in rank["time"] if each["ns"]]
-    assert len(heads) == len(row) == 2 + len(parts)
-    assert [cell.rpartition("s")[2] for cell in row[2:]] == [
-        f"{100 * each['share']:.1f} %" for each in parts
+    ledger = json.loads(done.stdout)["ledger"]
+    shares = percentages([each["ns"] for each in ledger["accounts"]])
+    [_, *rows, total] = Page(text).tables["The time of all ranks by account"]
+    assert [row[:3] for row in rows] == [
+        [account_name(each["account"]), each["ns"], f"{share} %"]
+        for each, share in zip(ledger["accounts"], shares, strict=True)
     ]
+    assert total[:3] == ["total", ledger["total_ns"], "100.0 %"]
+    [heads, *of_ranks] = Page(text).tables["The time of each rank by account"]
+    assert len(of_ranks) == len(ledger["ranks"])
+    for row, rank in zip(of_ranks, ledger["ranks"], strict=True):
+        assert len(heads) == len(row) == 2 + len(ledger["accounts"])
+        assert [cell.rpartition("s")[2] for cell in row[2:]] == [
+            f"{100 * rank['accounts'].get(each['account'], 0) / rank['total_ns']:.1f} %"
+            for each in ledger["accounts"]
+        ]
     assert '<table class="wall">' in text
 
 
@@ -168,7 +181,7 @@ def test_the_page_of_a_step_has_its_scopes_attributes_and_marks() -> None:
 
 
 def test_a_scope_that_is_asked_for(run: Run, spool: Path, tmp_path: Path) -> None:
-    steps = json.loads(run("report", "--json").stdout)["slowest_steps"]
+    steps = json.loads(run("report", "--json").stdout)["slowest"]
     third, fourth = steps[2]["span_id"], steps[3]["span_id"]
     done = run("report", "--html", "run.html", "--span", third, "--span", fourth[:16].upper())
     assert done.returncode == 0
@@ -290,7 +303,7 @@ def test_times_on_the_gpu(run: Run, tmp_path: Path) -> None:
     assert page.tables["The time of scopes on the device"][1:] == [
         ["step", "1", 1, 70, 90], ["forward", "1", 2, 65, 60],
     ]  # fmt: skip
-    assert "On the GPU:" in run("report", ".").stdout
+    assert "On the GPU:" in run("report", ".", "--full").stdout
 
 
 def test_html_is_written_completely_and_never_over_its_input(

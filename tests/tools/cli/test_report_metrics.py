@@ -12,8 +12,8 @@ from cirron_otel.core.analysis.metrics import losses
 from cirron_otel.core.records.rows import number_of
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run
-from cirron_otel.tools.cli.report_text import _by_epoch
 from cirron_otel.tools.cli.text import rank_list
+from cirron_otel.tools.present.full_text import _by_epoch
 
 
 def _series(name: str, rank: int | None, *values: str, is_eval: bool = False) -> MarkSeries:
@@ -58,7 +58,7 @@ def test_every_form_of_the_report_has_them(
 ) -> None:
     page = tmp_path / "run.html"
     run(["report", str(RECORDING), "--html", str(page)])
-    run(["report", str(RECORDING)])
+    run(["report", str(RECORDING), "--full"])
     text = capsys.readouterr().out
     run(["report", str(RECORDING), "--json"])
     (metric,) = json.loads(capsys.readouterr().out)["metrics"]

@@ -31,5 +31,8 @@ def test_every_recording(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found) == len(sources)
     for document in found:
         validator.validate(document)
-        for rank in document["ranks"]:
-            assert sum(row["ns"] for row in rank["time"]) == (rank["run_ns"] or 0)
+        ledger = document["ledger"]
+        if ledger is not None:
+            assert sum(row["ns"] for row in ledger["accounts"]) == ledger["total_ns"]
+        for rank in [] if ledger is None else ledger["ranks"]:
+            assert sum(rank["accounts"].values()) == rank["total_ns"]

@@ -20,6 +20,8 @@ from cirron_otel import exactjson
 from cirron_otel.core.analysis.breakdown import PhaseTimes
 from cirron_otel.core.analysis.run_keys import KEYS
 from cirron_otel.core.analysis.runs import read_runs
+from cirron_otel.core.run.findings.conclude import findings_of
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run as run_command
@@ -167,26 +169,28 @@ def test_the_runs_of_a_spool_by_model(report: Report, recorded: Path) -> None:
 
 
 def test_totals_match_the_reports_of_the_individual_runs(report: Report) -> None:
-    """For every recording: the steps, the phases and the verdicts of all of its runs."""
+    """For every recording: the steps, the phases and the findings of all of its runs."""
     for spool in (*sorted(SPOOLS.glob("*/.cirron")), RECORDING):
         reader = SpoolReader(spool)
         expected, phases = PhaseTimes("step"), Counter[str]()
-        primary, time, runs = Counter[str](), 0, read_runs(reader).runs
+        first, time, runs = Counter[str](), 0, read_runs(reader).runs
         for run in runs:
             of_run = reported(SpoolReader(spool, only=run.batches), durations=True)
             for rank in of_run.ranks:
                 expected.durations.extend(rank.steps.steps.durations)
                 phases.update({each.name: each.total_ns for each in rank.steps.phases})
             time += run.duration_ns or 0
-            if of_run.primary is not None:
-                primary[of_run.primary.kind] += 1
+            with open_run(SpoolReader(spool, only=run.batches)) as opened:
+                found = findings_of(opened, world_size=run.world_size)
+            first.update([each.kind for each in found if each.severity != "notice"][:1])
         result = report(spool, "--json")
         total = result.document["total"]
         assert total["runs"] == len(runs), spool
         assert total["duration_ns"] == time
         assert total["steps"] == expected.figures().to_json()
         assert {each["name"]: each["total_ns"] for each in total["phases"]} == phases
-        assert total["primary_verdicts"] == primary
+        assert total["first_findings"] == first
+        assert sum(total["conclusions"].values()) == len(runs)
         assert result.code == (1 if reader.skipped else 0)
 
 
@@ -198,7 +202,7 @@ def test_every_source_has_the_same_figures(report: Report, name: str, tmp_path: 
         options = () if source.format is None else ("--from", source.format)
         result = report(source.argument, *options, "--group-by", "host", "--json")
     assert (result.code, result.err) == (0, "")
-    for key in ("groups", "total", "run_count", "batches_unassigned", "findings"):
+    for key in ("groups", "total", "run_count", "batches_unassigned", "skipped"):
         assert result.document[key] == expected[key], key
     assert result.document["run_count"] > 0
 
@@ -286,9 +290,8 @@ def test_groups_are_equal_values_of_one_type(report: Report, tmp_path: Path) -> 
         ("lr", {0.1: 3, None: 2}),
         ("name", {"resnet-a": 1, "resnet-b": 1, "plain": 1, "killed": 1, "failed": 1}),
         ("prefix", {"resnet": 2, "plain": 1, "killed": 1, "failed": 1}),
-        ("status", {"closed": 3, "failed": 1, "killed": 1}),
         ("ranks", {1: 5}),
-        ("verdict", {"WARMUP": 5}),
+        ("status", {"closed": 3, "failed": 1, "killed": 1}),
         ("gpu", {None: 5}),
         ("framework", {None: 5}),
     ],
@@ -296,6 +299,13 @@ def test_groups_are_equal_values_of_one_type(report: Report, tmp_path: Path) -> 
 def test_keys(report: Report, recorded: Path, key: str, expected: dict[Any, int]) -> None:
     groups = report(recorded, "--group-by", key, "--json").groups(key)
     assert {value: group["runs"] for value, group in groups.items()} == expected
+
+
+def test_runs_are_grouped_by_their_first_finding(report: Report, recorded: Path) -> None:
+    groups = report(recorded, "--group-by", "finding", "--json").groups("finding")
+    assert (groups["FAILED"]["runs"], groups["KILLED"]["runs"]) == (1, 1)
+    assert groups["FAILED"]["conclusions"] == {"failed": 1}
+    assert sum(each["runs"] for each in groups.values()) == 5
 
 
 def test_the_page_lists_the_keys() -> None:
@@ -349,7 +359,8 @@ def test_the_text(report: Report, recorded: Path) -> None:
     assert columns.split() == ["model", "runs", "status", "time", "rank", "time", "GPU", "time"]
     assert [line.split()[0] for line in lines[:3]] == ["ResNet", "(none)", "all"]
     assert "2 closed, 1 failed, 1 killed" in lines[0]
-    assert "WARMUP 5" in result.out
+    assert "failed 2" in result.out
+    assert "FAILED 1" in result.out
     assert re.search(r" forward \d+\.\d %, unattributed \d+\.\d %$", result.out, re.MULTILINE)
     alone = report(recorded).out.splitlines()
     assert [line.split()[:2] for line in alone[4:5]] == [["all", "5"]]
@@ -379,7 +390,7 @@ def test_a_damaged_source_is_reported_and_the_others_count(
         result = report(source.argument, "whole", "--group-by", "name", "--json")
     assert result.code == 1
     assert "cirron-otel: " in result.err
-    assert result.document["findings"]
+    assert result.document["skipped"]
     assert result.groups("name")["whole"]["runs"] == 1
 
 
@@ -387,7 +398,7 @@ def test_absent_sources(report: Report, tmp_path: Path) -> None:
     stamped(tmp_path / "whole", "whole", 1)
     result = report("absent", "whole", "sqlite:///absent.db", "--json")
     assert (result.code, result.document["run_count"]) == (1, 1)
-    assert [each["name"] for each in result.document["findings"]] == [
+    assert [each["name"] for each in result.document["skipped"]] == [
         "absent", "sqlite:///absent.db",
     ]  # fmt: skip
     result = report("absent", "sqlite:///absent.db")
@@ -408,7 +419,7 @@ def test_a_torn_batch_is_a_finding_of_its_source(report: Report, tmp_path: Path)
     (path.parent / "99999999999999999999-torn.json").write_bytes(b"{")
     result = report("all", "--json")
     assert (result.code, result.document["run_count"]) == (1, 2)
-    (finding,) = result.document["findings"]
+    (finding,) = result.document["skipped"]
     assert finding["name"].startswith("all/b: 9999")
 
 

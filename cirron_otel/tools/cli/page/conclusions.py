@@ -1,27 +1,98 @@
-"""The top of the page: failures and drops, and the resource that bounds the run."""
+"""The top of the page: the conclusion with its ledger, and failures and drops."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....core.analysis.bound import RunBound, description_of
 from ....core.analysis.failures import SessionFailure
-from ....core.analysis.run_time import Row, WallTime
-from ....core.analysis.verdicts.verdict import Verdict
+from ....core.run.findings.finding import Finding
+from ...present.document import Document
+from ...present.findings_text import place, price, severity_word
+from ...present.ledger_rows import LedgerRows, RankRow, account_name, percentages
 from ..divergence_text import replica_texts
-from ..report_text import wall_time_names
-from ..text import cause, duration, local_moment, rank_list, reason
+from ..text import cause, duration, local_moment, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took
 
 _MOST_FAILURES = 20
+_MOST_FINDINGS = 50
 _MOST_RANKS = 128
+_LONGEST_SENTENCE = 1000
+
+
+def conclusion_section(content: RunContent) -> Element:
+    """Return the section with the status, the headline, the findings, and the ledger."""
+    document = content.document
+    findings = document.findings[:_MOST_FINDINGS]
+    more = len(document.findings) - len(findings)
+    return section(
+        "verdict",
+        f"{severity_word(document.status).capitalize()}: "
+        f"{short(document.headline, _LONGEST_SENTENCE)}",
+        Element("ul", [_finding(each, document) for each in findings]) if findings else None,
+        note(f"and {more:,} more: ", code("report --json"), " has them") if more else None,
+        list(_ledger(document.ledger, content.unit)) if document.ledger is not None else None,
+    )
+
+
+def _finding(finding: Finding, document: Document) -> Element:
+    unit = "step" if document.units is None else document.units.name
+    facts = "; ".join(filter(None, (price(finding), place(finding, unit))))
+    advice = []
+    for each in finding.advice:
+        gain = "" if each.gain_ns is None else f" (saves up to {duration(each.gain_ns)})"
+        advice.append(Element("li", short(each.text, _LONGEST_SENTENCE) + gain))
+    return Element(
+        "li",
+        Element("strong", f"{finding.kind} ({finding.severity})"),
+        f": {short(facts, _LONGEST_SENTENCE)}" if facts else None,
+        Element("div", short(finding.sentence, _LONGEST_SENTENCE))
+        if finding.sentence != document.headline
+        else None,
+        Element("ul", advice) if advice else None,
+    )
+
+
+def _ledger(ledger: LedgerRows, unit: str) -> Iterator[Content]:
+    """Yield the accounts of all ranks, and those of each rank."""
+    shares = percentages([row.ns for row in ledger.accounts])
+    rows: list[tuple[Content, ...]] = [
+        (account_name(row.account, unit), took(row.ns), f"{part} %",
+         short(", ".join(name for name, _ in row.parts)) if row.parts else "")
+        for row, part in zip(ledger.accounts, shares, strict=True)
+    ]  # fmt: skip
+    rows.append(("total", took(ledger.total_ns), "100.0 %", ""))
+    heads = ("account", "time", "share", "scopes")
+    yield table(
+        "The time of all ranks by account", heads, rows, right=heads[1:3], class_="sum ledger"
+    )
+    if len(ledger.ranks) > 1:
+        yield from _by_rank(ledger, unit)
+
+
+def _by_rank(ledger: LedgerRows, unit: str) -> Iterator[Content]:
+    accounts = [row.account for row in ledger.accounts]
+    rows = [
+        (rank_name(each.rank), took(each.total_ns), *(_with_share(each, a) for a in accounts))
+        for each in ledger.ranks[:_MOST_RANKS]
+    ]
+    heads = ("rank", "time", *(account_name(each, unit) for each in accounts))
+    yield table("The time of each rank by account", heads, rows, right=heads[1:], class_="wall")
+    if len(ledger.ranks) > _MOST_RANKS:
+        more = len(ledger.ranks) - _MOST_RANKS
+        yield note(f"and {more:,} more: ", code("report --json"), " has them")
+
+
+def _with_share(rank: RankRow, account: str) -> Content:
+    """Return the time of an account with its share below it, so that all columns fit the page."""
+    ns = rank.accounts.get(account, 0)
+    return [duration(ns), Element("div", share(ns / max(rank.total_ns, 1)), class_="dim")]
 
 
 def failures_section(content: RunContent) -> Element | None:
     """Return the section on failures, diverging replicas and drops; None if it is empty."""
-    report = content.report
+    report = content.document.figures
     rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
     if len(report.failures) > _MOST_FAILURES:
         rows.append(f"{len(report.failures) - _MOST_FAILURES:,} more sessions failed")
@@ -66,66 +137,3 @@ def _failure(failure: SessionFailure) -> Content:
         Element("strong", head + short(reason(failure.error), 300)),
         Element("div", "; ".join(facts)),
     ]
-
-
-def bound_section(content: RunContent) -> Element | None:
-    """Return the section on what bounds the run, with the wall time of each rank by kind."""
-    bound, primary = content.report.bound, content.report.primary
-    if bound is None:
-        return None
-    return section(
-        "verdict",
-        f"Bound by {bound.bound}",
-        Element(
-            "p",
-            f"{description_of(bound.bound)} took {share(bound.share)} of the wall time:"
-            f" {bound.evidence}.",
-        ),
-        Element("ul", [Element("li", each) for each in bound.suggestions]),
-        *_steps(bound),
-        *_primary(primary),
-        *_wall_time(content),
-    )
-
-
-def _primary(primary: Verdict | None) -> Iterator[Content]:
-    """Yield the primary verdict, unless there are too few steps for one."""
-    if primary is not None and primary.kind != "WARMUP":
-        ranks = f", rank {rank_list(primary.ranks)}" if primary.ranks else ""
-        yield Element(
-            "p",
-            Element("strong", f"{primary.kind} ({primary.severity}{ranks}): "),
-            f"{short(primary.why, 500)}.",
-        )
-        yield Element("ul", Element("li", primary.next))
-
-
-def _steps(bound: RunBound) -> Iterator[Content]:
-    steps = bound.in_steps
-    if steps is not None:
-        yield Element(
-            "p",
-            f"Its steps are bound by {steps.bound}: {description_of(steps.bound)} took"
-            f" {share(steps.share)} of their time: {steps.evidence}.",
-        )
-        yield Element("ul", [Element("li", each) for each in steps.suggestions])
-
-
-def _wall_time(content: RunContent) -> Iterator[Content]:
-    names = wall_time_names()
-    ranks = [each for each in content.report.ranks if each.steps.steps.times]
-    rows = [row for row in names if any(each.time.rows[row] for each in ranks)]
-    listed = [
-        (rank_name(each.rank), took(each.time.total_ns),
-         *(_with_share(each.time, row) for row in rows))
-        for each in ranks[:_MOST_RANKS]
-    ]  # fmt: skip
-    heads = ("rank", "wall time", *(names[row] for row in rows))
-    yield table("The wall time of each rank", heads, listed, right=heads[1:], class_="wall")
-    if len(ranks) > _MOST_RANKS:
-        yield note(f"and {len(ranks) - _MOST_RANKS:,} more: ", code("report --json"), " has them")
-
-
-def _with_share(time: WallTime, row: Row) -> Content:
-    """Return the time of a kind with its share below it, so that all columns fit the page."""
-    return [duration(time.rows[row]), Element("div", share(time.share(row)), class_="dim")]

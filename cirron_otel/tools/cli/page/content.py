@@ -20,6 +20,7 @@ from ....core.run.run import Run
 from ....core.run.step_traces import StepTrace, places_of, step_traces
 from ....core.run.trees import TreeLimits, TreeNode, Trees
 from ....core.spool.reader import SpoolReader
+from ...present.document import Document
 
 DRAWN_RANKS = 32
 """The maximum number of ranks with a chart of their steps and a table of their phases."""
@@ -43,11 +44,7 @@ _MARKS = 12
 class RunContent:
     """The content of the page on one run."""
 
-    source: str
-    """The source, without credentials."""
-    run_name: str | None
-    """The name of the run; None if the source records no run, or if several are shown together."""
-    report: RunReport
+    document: Document
     sessions: list[SessionSummary]
     versions: list[str]
     courses: list[tuple[int | None, list[Point]]]
@@ -67,22 +64,31 @@ class RunContent:
     warnings: list[str]
     findings: Sequence[Finding]
 
+    @property
+    def report(self) -> RunReport:
+        """The figures of the run."""
+        return self.document.figures
+
+    @property
+    def unit(self) -> str:
+        """The name of the run's units."""
+        return "step" if self.document.units is None else self.document.units.name
+
 
 def gather(
-    source: str,
-    report: RunReport,
+    document: Document,
     run: Run,
     scopes: Scopes,
     reader: SpoolReader,
     asked: Sequence[str],
     warnings: list[str],
     findings: Sequence[Finding],
-    run_name: str | None = None,
 ) -> RunContent:
-    """Gather the content of a run's page; `report` and `scopes` are those of the run.
+    """Gather the content of a run's page; `document` and `scopes` are those of the run.
 
     Raises InputError if an id in `asked` belongs to no scope.
     """
+    report = document.figures
     ranks = [each.rank for each in report.ranks if each.steps.steps.times]
     tops = _top_scopes(scopes)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
@@ -94,9 +100,7 @@ def gather(
     if isinstance(reader, SpoolReader):
         sessions = with_processes(sessions, reader.paths)
     return RunContent(
-        source,
-        run_name,
-        report,
+        document,
         sessions,
         sorted(scopes.sdk_versions),
         _courses(run, report),

@@ -32,7 +32,7 @@ _TITLES = {
 def document(content: RunContent) -> Iterator[str]:
     """Yield the text of the page: self-contained HTML that loads nothing."""
     style = Stylesheet(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
-    title = f"{short(content.run_name or content.source)}: report of cirron-otel"
+    title = f"{short(_name(content))}: report of cirron-otel"
     head = Element(
         "head",
         Element("meta", charset="utf-8"),
@@ -57,7 +57,7 @@ def _body(content: RunContent) -> Element:
     }
     steps = _steps_section(content, palette, details, anchors)
     parts = [
-        conclusions.bound_section(content),
+        conclusions.conclusion_section(content) if content.report.spans else None,
         sections.time_section(content, palette) if content.report.spans else None,
         sections.course_section(content),
         sections.slowest_section(content, palette, anchors),
@@ -91,7 +91,7 @@ def _body(content: RunContent) -> Element:
 
 
 def _header(content: RunContent) -> Element:
-    report = content.report
+    report, units = content.report, content.document.units
     starts = [each.first_ns for each in report.ranks if each.first_ns is not None]
     ends = [each.last_ns for each in report.ranks if each.last_ns is not None]
     ranks = [each.rank for each in report.ranks if each.rank is not None]
@@ -106,23 +106,28 @@ def _header(content: RunContent) -> Element:
         facts.append(("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))))
     facts += [
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
-        ("steps", number(sum(each.steps.steps.times for each in report.ranks))),
+        (f"{content.unit}s", number(0 if units is None else units.count)),
         ("spans", number(report.spans)),
         ("recorded by", short(", ".join(content.versions) or "-")),
     ]
     return Element(
         "header",
         Element("p", _over(content), class_="over"),
-        Element("h1", short(content.run_name or content.source, 120)),
+        Element("h1", short(_name(content), 120)),
         facts_list(facts),
     )
 
 
 def _over(content: RunContent) -> str:
     """Return the line above the name of the run."""
-    if content.run_name is None:
+    if content.document.run.name is None:
         return "cirron-otel report"
-    return f"cirron-otel report of a run in {short(content.source, 120)}"
+    return f"cirron-otel report of a run in {short(content.document.source, 120)}"
+
+
+def _name(content: RunContent) -> str:
+    """Return the name of the run, or of its source if it has none."""
+    return content.document.run.name or content.document.source
 
 
 def _warnings(content: RunContent) -> Element | None:

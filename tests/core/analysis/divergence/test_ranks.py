@@ -123,7 +123,7 @@ NO_REPLICAS = ("fsdp-none", "fsdp-initial", "equal-none", "stages-none", "local-
 @pytest.mark.parametrize("name", NO_REPLICAS)
 def test_shards_and_stages_are_not_replicas(ranks: Path, name: str) -> None:
     assert replicas(ranks / name) is None
-    assert "DIVERGED" not in command("report", ranks / name, "--run", "all")[1]
+    assert "DIVERGED" not in command("report", ranks / name, "--run", "all", "--full")[1]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_replicas_that_diverge(ranks: Path, name: str, step: int) -> None:
         "rank": 1, "step": step, "epoch": step // 10, "index": step % 10, "quantity": "weights",
         "tensor": "0.weight", "ranks": [0, 1], "odd": [1],
     }  # fmt: skip
-    text = " ".join(command("report", ranks / name, "--run", "all")[1].split())
+    text = " ".join(command("report", ranks / name, "--run", "all", "--full")[1].split())
     assert f"the weights of rank 1 differ from those of rank 0 from step {step}" in text
     assert ("began with other weights" in text) == (step == 0)

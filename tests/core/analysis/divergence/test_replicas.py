@@ -43,7 +43,7 @@ def test_the_rank_that_differs_is_named_with_the_step(tmp_path: Path) -> None:
         "rank": 2, "step": 12, "epoch": 1, "index": 2, "quantity": "weights", "tensor": "fc.bias",
         "ulp": 2, "ranks": [0, 1, 2, 3], "odd": [2],
     }]  # fmt: skip
-    lines = command("report", path)[1].splitlines()
+    lines = command("report", path, "--full")[1].splitlines()
     start = lines.index(
         "DIVERGED: the weights of rank 2 differ from those of ranks 0-1, 3 from step 12"
     )
@@ -59,7 +59,9 @@ def test_of_two_ranks_neither_is_to_blame(tmp_path: Path) -> None:
     path = record(tmp_path, *recorded, tensors=False)
     (found,) = report(path)["divergences"]
     assert (found["odd"], found["step"], found["tensor"], found["ulp"]) == ([1], 3, None, None)
-    assert "do not show which of the ranks" in " ".join(command("report", path)[1].split())
+    assert "do not show which of the ranks" in " ".join(
+        command("report", path, "--full")[1].split()
+    )
 
 
 def test_shards_are_not_compared(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_replicas_that_begin_with_other_weights(tmp_path: Path) -> None:
         "rank": 1, "step": 0, "epoch": 0, "index": 0, "quantity": "weights", "tensor": "fc.weight",
         "ulp": found["ulp"], "ranks": [0, 1], "odd": [1],
     }  # fmt: skip
-    text = " ".join(command("report", tmp_path / "two")[1].split())
+    text = " ".join(command("report", tmp_path / "two", "--full")[1].split())
     assert (
         "DIVERGED: the weights of rank 1 differ from those of rank 0 from step 0 (epoch 0" in text
     )

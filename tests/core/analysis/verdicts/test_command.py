@@ -1,4 +1,4 @@
-"""`cirron-otel diagnose`: output, exit codes, runs, and bad input."""
+"""`cirron-otel diagnose --rules traceml`: output, exit codes, runs, and bad input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEALTH = {"data_load": 1, "forward": 3, "backward": 4, "optimizer_step": 1}
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*words: object) -> subprocess.CompletedProcess[str]:
-        code = run_command(["diagnose", *map(str, words)])
+        code = run_command(["diagnose", "--rules", "traceml", *map(str, words)])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return subprocess.CompletedProcess(words, code, out, err)
@@ -171,21 +171,6 @@ def test_names_are_printable(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert "\u202e" not in done.stdout
-
-
-def test_the_report_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They show the primary verdict, unless there are too few steps for one."""
-    write_spool(tmp_path / "slow", job(SLOW_INPUT))
-    page = tmp_path / "page.html"
-    assert run_command(["report", str(tmp_path / "slow"), "--html", str(page)]) == 0
-    text = capsys.readouterr().out
-    assert "\nVerdict: INPUT_BOUND (crit, rank 0): loading takes 5 ms per step" in text
-    assert "INPUT_BOUND (crit, rank 0): </strong>loading takes 5 ms per step" in page.read_text()
-    assert run_command(["report", str(tmp_path / "slow"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["primary_verdict"]["kind"] == "INPUT_BOUND"
-    write_spool(tmp_path / "short", job(SLOW_INPUT, steps=10))
-    assert run_command(["report", str(tmp_path / "short"), "--html", str(page)]) == 0
-    assert "WARMUP" not in capsys.readouterr().out + page.read_text()
 
 
 def test_uneven_ranks(run: Run, tmp_path: Path) -> None:

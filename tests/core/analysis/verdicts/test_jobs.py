@@ -46,7 +46,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def diagnosed(job: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
-    assert run_command(["diagnose", str(job), "--json", "--fail-on", "warn"]) in (code, 6)
+    assert run_command(
+        ["diagnose", str(job), "--rules", "traceml", "--json", "--fail-on", "warn"]
+    ) in (code, 6)
     [run] = json.loads(capsys.readouterr().out)["runs"]
     assert (run["ranks"], run["window"]["steps"], run["window"]["clock"]) == ([0, 1], 60, "host")
     assert isinstance(run, dict)

@@ -41,15 +41,17 @@ def test_the_final_summary(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     assert ("the summary is in final.json and final.txt" in done.stderr) == (not quiet)
     assert not quiet or done.stderr == ""
     summary = json.loads((tmp_path / "final.json").read_text())
-    assert (summary["schema_version"], summary["exit_code"]) == (1, 3)
-    assert summary["diagnosis"]["primary"] == "INPUT_BOUND"
-    assert summary["diagnosis"]["window"]["steps"] == 60
-    assert summary["report"]["primary_verdict"] == summary["diagnosis"]["verdicts"][0]
+    assert (summary["schema_version"], summary["exit_code"]) == (2, 3)
+    document = summary["document"]
+    assert (document["schema_version"], document["status"]) == (2, "failed")
+    assert "INPUT_BOUND" in [each["kind"] for each in document["findings"]]
+    assert document["units"]["count"] == 60
     text = (tmp_path / "final.txt").read_text()
     assert ": exit code 3 after " in text.splitlines()[0]
-    assert "INPUT_BOUND (crit, rank 0): loading takes" in text
-    assert "The steps of rank 0:" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
+    assert "FAILED: " in text
+    assert " INPUT_BOUND: " in text
+    assert "The time, " in text
+    assert all(len(line) <= 100 for line in text.splitlines()[5:])
 
 
 @pytest.mark.parametrize("name", ["", "-", "final.txt", "."])
@@ -75,7 +77,8 @@ def test_a_run_without_steps(tmp_path: Path) -> None:
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    assert json.loads((tmp_path / "final.json").read_text())["diagnosis"] is None
+    document = json.loads((tmp_path / "final.json").read_text())["document"]
+    assert (document["units"], document["ledger"]) == (None, None)
 
 
 TRACKED = """

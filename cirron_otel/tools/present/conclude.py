@@ -1,0 +1,100 @@
+"""Builds the document of a run from its figures, its ledger and its findings."""
+
+# ruff: noqa: PLC0415 - numpy is imported with the figures, so that commands start faster
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from .document import Conclusion, Document, NotAssessed, document_of
+from .ledger_rows import ledger_rows
+from .open_scopes import OpenScope, open_scopes_of
+from .unit_figures import phase_rows, scope_rows, unit_figures
+
+if TYPE_CHECKING:
+    from ...core.analysis.run_selection import ChosenRun
+    from ...core.records.findings import Finding as ReadingProblem
+    from ...core.run.findings.thresholds import Limits
+    from ...core.run.run import Run
+    from ...core.spool.paths import SpoolPaths
+    from ...core.spool.reader import SpoolReader
+
+
+def conclude(
+    run: Run, unit: str = "step", world_size: int | None = None, limits: Limits | None = None
+) -> Conclusion:
+    """Return the conclusion on a run. Raises TargetError if there is no disk space.
+
+    `unit` is the name of a unit. `world_size` is the number of ranks that the run should have, if
+    it is known. `limits` are the thresholds of the findings, by default without changes.
+    """
+    from ...core.run.findings import conclude as rules
+    from ...core.run.findings.run_facts import facts_of
+    from ...core.run.findings.thresholds import Limits
+
+    limits = Limits() if limits is None else limits
+    facts = facts_of(run, unit=unit, world_size=world_size)
+    findings = rules.conclude(facts, limits)
+    return Conclusion(
+        findings,
+        rules.status_of(findings),
+        rules.headline_of(findings, facts),
+        facts.state,
+        [NotAssessed(**each) for each in rules.not_assessed(facts)],
+        limits.to_json(),
+    )
+
+
+def document_of_run(
+    source: str,
+    run: Run,
+    chosen: ChosenRun | None = None,
+    *,
+    reader: SpoolReader | None = None,
+    limits: Limits | None = None,
+) -> Document:
+    """Return the document of a run. Raises TargetError if there is no disk space.
+
+    `source` has no credentials. `reader` has the batches of the run if they are in a spool; without
+    it, the scopes that are open are unknown.
+    """
+    from ...core.run.report import report_of
+
+    figures = report_of(run)
+    units = unit_figures(figures, run.ledger, errors=run.failed_units)
+    unit = "step" if units is None else units.name
+    conclusion = conclude(run, unit, None if chosen is None else chosen.world_size, limits)
+    opened: list[OpenScope] = []
+    if reader is not None and conclusion.state == "running":
+        opened = _open_scopes(reader.paths, run.recording.files())
+    return document_of(
+        source,
+        chosen,
+        figures,
+        ledger_rows(run.ledger),
+        units,
+        conclusion,
+        sessions=run.sessions,
+        phases=phase_rows(figures.together),
+        scopes=scope_rows(run.recording.tree.scopes) if units is None else (),
+        open_scopes=opened,
+    )
+
+
+def add_skipped(document: Document, skipped: Sequence[ReadingProblem]) -> None:
+    """Add to a document the records that could not be read or were dropped while recording."""
+    from ...core.records.findings import Finding
+
+    document.skipped += skipped
+    for each in document.figures.drops:
+        rank = "" if each.rank is None else f" by rank {each.rank}"
+        text = f"{each.count:,} {each.reason} dropped while recording{rank}"
+        document.skipped.append(Finding("", "dropped", text))
+
+
+def _open_scopes(paths: SpoolPaths, names: Iterable[str | None]) -> list[OpenScope]:
+    from ...core.spool.owner import owner_of
+
+    owners = {owner for name in names if (owner := owner_of(name or "")) is not None}
+    return open_scopes_of(paths, owners)

@@ -1,0 +1,107 @@
+"""A finding as text: its price, the units and ranks it concerns, its sentence, and the advice."""
+
+# ruff: noqa: PLC0415 - rich is imported in functions, so that commands start faster
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ..cli.text import duration, numbers, printable, wrapped
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ...core.run.findings.finding import Finding
+
+STYLES: Final[dict[str, str]] = {
+    "failed": "bold red", "failure": "bold red", "critical": "red", "warning": "yellow",
+    "notice": "cyan", "healthy": "green",
+}  # fmt: skip
+"""The style of the word for a severity or a status on a terminal."""
+_WORDS: Final = {"failure": "FAILURE"}
+_MOST_INTERVALS: Final = 4
+_MOST_HOSTS: Final = 4
+_INDENT: Final = "  "
+
+
+def share_text(share: float) -> str:
+    """Return a fraction of 1 as a percentage."""
+    return f"{100 * share:.1f} %"
+
+
+def severity_word(severity: str) -> str:
+    """Return the word for a severity or a status."""
+    return _WORDS.get(severity, severity.upper())
+
+
+def price(finding: Finding) -> str:
+    """Return the cost of a finding with its share; "" for a finding without a cost."""
+    if finding.cost_ns is None:
+        return ""
+    if finding.share is None:
+        return duration(finding.cost_ns)
+    low = finding.share_low
+    bound = "" if low is None else f" (at least {share_text(low)})"
+    return f"{duration(finding.cost_ns)}, {share_text(finding.share)} of the time{bound}"
+
+
+def place(finding: Finding, unit: str = "step") -> str:
+    """Return the ranks, the hosts, the units and the scope of a finding; "" if it has none."""
+    parts = []
+    ranks = [rank for rank in finding.ranks if rank is not None]
+    if ranks:
+        hosts = ", ".join(map(printable, finding.hosts[:_MOST_HOSTS]))
+        parts.append(
+            f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}"
+            + (f" on {hosts}" if hosts else "")
+            + (" (moving)" if finding.moving else "")
+        )
+    if finding.steps:
+        parts.append(_units(finding, unit))
+    elif finding.every is not None:
+        parts.append(f"every {finding.every:,} {unit}s")
+    if finding.epochs:
+        parts.append(f"epoch {', '.join(map(printable, finding.epochs[:_MOST_INTERVALS]))}")
+    parts += [printable(name) for name in (finding.phase, finding.scope) if name is not None]
+    return ", ".join(parts)
+
+
+def _units(finding: Finding, unit: str) -> str:
+    intervals = finding.steps[:_MOST_INTERVALS]
+    listed = ", ".join(
+        f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in intervals
+    )
+    more = len(finding.steps) - len(intervals)
+    is_one = len(finding.steps) == 1 and finding.steps[0][0] == finding.steps[0][1]
+    every = "" if finding.every is None else f", every {finding.every:,}"
+    rest = f" and {more:,} more" if more else ""
+    return f"{unit if is_one else unit + 's'} {listed}{rest}{every}"
+
+
+def finding_parts(
+    finding: Finding, unit: str = "step", headline: str = "", *, has_advice: bool = True
+) -> Iterator[str | Text]:
+    """Yield the lines of a finding, without its sentence if that is the headline."""
+    word = severity_word(finding.severity)
+    facts = "; ".join(filter(None, (price(finding), place(finding, unit))))
+    yield from styled_lines(finding.severity, f"{finding.kind}: {facts}".removesuffix(": "), word)
+    if finding.sentence != headline:
+        yield from wrapped(printable(finding.sentence), _INDENT, _INDENT)
+    if not has_advice:
+        return
+    for number, each in enumerate(finding.advice):
+        gain = "" if each.gain_ns is None else f" (saves up to {duration(each.gain_ns)})"
+        head = f"{_INDENT}or: " if number else f"{_INDENT}try: "
+        yield from wrapped(printable(each.text) + gain, head, _INDENT * 2)
+
+
+def styled_lines(severity: str, text: str, word: str) -> Iterator[str | Text]:
+    """Yield wrapped lines that start with a word in the style of a severity."""
+    from rich.text import Text
+
+    first, *rest = wrapped(text, f"{word} ", _INDENT) or [word]
+    line = Text(first)
+    line.stylize(STYLES.get(severity, ""), 0, len(word))
+    yield line
+    yield from rest

@@ -1,0 +1,212 @@
+"""A document as text, for a terminal of 80 columns."""
+
+# ruff: noqa: PLC0415 - rich is imported in functions, so that commands start faster
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from ..cli.tables import rows_table
+from ..cli.text import WIDTH, count, duration, printable, wrapped
+from .full_text import full_parts
+from .head import head_parts, unit_name
+from .ledger_rows import AccountRow, LedgerRows, account_name, percentages
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from .document import Document
+    from .unit_figures import UnitFigures
+
+_LEAST_SHARE: Final = 0.0005
+"""Accounts with a smaller share are one row of the text."""
+_NAMED_PARTS: Final = ("other_scopes", "evaluation", "checkpoint", "logging", "communication")
+_LONGEST_NAME: Final = 34
+_LONGEST_PHASE: Final = 26
+_MOST_SCOPES: Final = 16
+_HEAD_WIDTH: Final = 9
+
+
+def document_parts(document: Document, *, full: bool = False) -> Iterator[RenderableType]:
+    """Yield the lines and tables of a document.
+
+    Without `full`, a healthy run has ten lines, and slowest units, memory, metrics and marks are
+    left out.
+    """
+    yield from head_parts(document, full=full)
+    if full or document.has_problem or document.units is None:
+        yield from _tables(document)
+    else:
+        yield from _compact(document)
+    if full:
+        yield from full_parts(document)
+
+
+def _compact(document: Document) -> Iterator[str]:
+    """Yield the ledger and the units as a few lines."""
+    yield ""
+    unit = unit_name(document)
+    if document.ledger is not None:
+        rows = sorted(_merged(document.ledger), key=lambda row: -row.ns)
+        shares = percentages([row.ns for row in rows])
+        text = ", ".join(
+            _glued(f"{account_name(row.account, unit)} {share} %")
+            for row, share in zip(rows, shares, strict=True)
+        )
+        yield from _with_head("time", text)
+    if document.units is not None:
+        yield from _with_head(f"{unit}s", units_text(document.units))
+    phases = [each for each in document.phases if each.p50_ns > 0]
+    if phases:
+        listed = ", ".join(_glued(f"{printable(e.name)} {duration(e.p50_ns)}") for e in phases)
+        yield from _with_head("p50", listed)
+
+
+def _with_head(head: str, text: str) -> Iterator[str]:
+    yield from wrapped(text, f"{head:<{_HEAD_WIDTH}}", " " * _HEAD_WIDTH)
+
+
+def units_text(units: UnitFigures) -> str:
+    """Return the number, the rate, the errors and the durations of units."""
+    parts = [f"{units.count:,}"]
+    if units.per_s is not None:
+        parts.append(f"{units.per_s:.3g} per s")
+    if units.errors or units.name == "request":
+        parts.append(count(units.errors, "error"))
+    if units.tokens is not None:
+        parts.append(count(units.tokens, "token"))
+    times = zip(
+        ("p50", "p95", "p99", "max"),
+        (units.p50_ns, units.p95_ns, units.p99_ns, units.max_ns),
+        strict=True,
+    )
+    spread = ", ".join(_glued(f"{name} {duration(ns)}") for name, ns in times)
+    return f"{', '.join(map(_glued, parts))}; {spread}"
+
+
+def _glued(text: str) -> str:
+    """Return text that `wrapped` keeps on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _tables(document: Document) -> Iterator[RenderableType]:
+    unit = unit_name(document)
+    if document.ledger is not None:
+        yield ""
+        yield from ledger_title(document.ledger)
+        yield ""
+        yield ledger_table(document.ledger, unit)
+    if document.units is not None:
+        yield ""
+        yield from wrapped(units_text(document.units), f"The {unit}s: ", "  ")
+        yield ""
+        yield _phases(document, document.units)
+    elif document.scopes:
+        yield ""
+        yield "The scopes by name:"
+        yield ""
+        yield _scopes(document)
+        if len(document.scopes) > _MOST_SCOPES:
+            yield f"and {len(document.scopes) - _MOST_SCOPES:,} more: --json has them"
+
+
+def ledger_title(ledger: LedgerRows) -> Iterator[str]:
+    """Yield the title of the ledger."""
+    extent_ns = ledger.ranks[0].total_ns if ledger.ranks else ledger.total_ns
+    if len(ledger.ranks) > 1:
+        yield f"The time of {len(ledger.ranks):,} ranks together, {duration(extent_ns)} each:"
+    else:
+        yield f"The time, {duration(extent_ns)}:"
+
+
+def ledger_table(ledger: LedgerRows, unit: str) -> Table:
+    """Return the accounts with their shares, which add up to 100.0 %, and the ranks' range."""
+    rows = _merged(ledger)
+    shares = percentages([row.ns for row in rows])
+    heads: tuple[str, ...] = ("account", "time", "share")
+    cells: list[tuple[str, ...]] = [
+        (_titled(row, unit), duration(row.ns), f"{share} %")
+        for row, share in zip(rows, shares, strict=True)
+    ]
+    cells.append(("total", duration(ledger.total_ns), "100.0 %"))
+    if len(ledger.ranks) > 1:
+        heads = (*heads, "of a rank")
+        ranges = [*(_range(ledger, row) for row in rows), ""]
+        cells = [(*row, each) for row, each in zip(cells, ranges, strict=True)]
+    return rows_table(heads, set(heads[1:]), cells)
+
+
+_OTHERS: Final = "the other accounts"
+
+
+def _merged(ledger: LedgerRows) -> list[AccountRow]:
+    """Return the rows; several very small ones become one."""
+    small = [row for row in ledger.accounts if row.share < _LEAST_SHARE]
+    if len(small) < 2:
+        return ledger.accounts
+    rows = [row for row in ledger.accounts if row.share >= _LEAST_SHARE]
+    return [*rows, AccountRow(_OTHERS, sum(r.ns for r in small), sum(r.share for r in small))]
+
+
+def _titled(row: AccountRow, unit: str) -> str:
+    """Return the name of an account, with the names of its scopes if they are the user's own."""
+    name = account_name(row.account, unit)
+    if row.account not in _NAMED_PARTS or not row.parts:
+        return name
+    listed = ", ".join(printable(part) for part, _ in row.parts)
+    if listed == name:
+        return name
+    text = f"{name} ({listed})"
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 2]}…)"
+
+
+def _range(ledger: LedgerRows, row: AccountRow) -> str:
+    if row.account == _OTHERS:
+        return ""
+    low, high = (f"{100 * share:.1f}" for share in ledger.range_of(row.account))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _phases(document: Document, units: UnitFigures) -> Table:
+    heads = ("phase", "times", "p50", "p95", "p99", "max")
+    rows = [
+        (_cut(each.name), f"{each.times:,}",
+         *map(duration, (each.p50_ns, each.p95_ns, each.p99_ns, each.max_ns)))
+        for each in document.phases
+    ]  # fmt: skip
+    times = sum(number for _, number in units.ranks)
+    rows.append((
+        _cut(units.name), f"{times:,}",
+        *map(duration, (units.p50_ns, units.p95_ns, units.p99_ns, units.max_ns)),
+    ))  # fmt: skip
+    return rows_table(heads, set(heads[1:]), rows)
+
+
+def _scopes(document: Document) -> Table:
+    heads = ("scope", "count", "total", "p50", "p95")
+    return rows_table(heads, set(heads[1:]), [
+        (_cut(each.name), f"{each.count:,}",
+         *map(duration, (each.total_ns, each.p50_ns, each.p95_ns)))
+        for each in document.scopes[:_MOST_SCOPES]
+    ])  # fmt: skip
+
+
+def _cut(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _LONGEST_PHASE else f"{text[: _LONGEST_PHASE - 1]}…"
+
+
+def plain_lines(parts: Iterable[RenderableType], width: int = WIDTH) -> list[str]:
+    """Return lines and tables as plain text."""
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False, no_color=True
+    )
+    with console.capture() as drawn:
+        for part in parts:
+            console.print(part, soft_wrap=True)
+    return [line.rstrip() for line in drawn.get().splitlines()]
