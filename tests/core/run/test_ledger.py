@@ -244,6 +244,18 @@ def test_ranks_wait_in_forward_if_all_end_it_together() -> None:
     assert waiting == [sum(50 - at % 2 for at in range(1, 20)), 0]
 
 
+def test_ranks_wait_in_forward_for_one_that_is_slow_in_some_units() -> None:
+    units = []
+    for rank in range(2):
+        for at in range(40):
+            loading = 60 if rank == 1 and at >= 30 else 20
+            times = {"data_load": loading, "forward": 100 - loading, "backward": 100}
+            units.append(Unit(200 * at, 200, phases(200 * at, times), rank, at))
+    ledger = ledger_of(units)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [10 * 40, 0]
+
+
 def test_ranks_that_are_not_synchronised_wait_for_nobody() -> None:
     units = [
         Unit(100 * (1 + rank) * at, 100, phases(100 * (1 + rank) * at, {"backward": 50}), rank, at)

@@ -27,8 +27,8 @@ _DIFFERENT: Final = 0.1
 _CELLS: Final = 4_000_000
 _TOGETHER: Final = 4
 _LITTLE: Final = 0.02
-"""Forward passes end together if their ends differ so many times less than their beginnings, and
-their beginnings by more than this part of a cycle."""
+"""Forward passes end together if their ends differ so many times less than their beginnings, in
+units in which these differ by more than this part of a cycle."""
 
 
 def move(lanes: Sequence[Lane]) -> None:
@@ -202,7 +202,8 @@ def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) 
 def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
     """Return whether ranks wait for each other in the forward pass, as with sharded weights.
 
-    Their forward passes end together then, though they begin at different times.
+    Their forward passes end together then, though they begin at different times: at least in the
+    units in which one rank is slow.
     """
     if not all("forward" in lane.accounts for lane in lanes):
         return False
@@ -215,8 +216,11 @@ def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) ->
             cycles.append((chunk.own + chunk.waiting)[:, is_known].mean(axis=0))
     if not ends:
         return False
-    begin, end, cycle = (float(np.median(np.concatenate(e))) for e in (begins, ends, cycles))
-    return begin > _TOGETHER * end and begin > _LITTLE * cycle
+    begin, end, cycle = (np.concatenate(each) for each in (begins, ends, cycles))
+    differs = begin > _LITTLE * cycle
+    if np.count_nonzero(differs) < max(_FEW, _LITTLE * len(begin)):
+        return False
+    return bool(np.median(end[differs] / begin[differs]) * _TOGETHER < 1)
 
 
 def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
