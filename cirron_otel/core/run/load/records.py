@@ -19,7 +19,7 @@ from ..shapes.hints import Hints
 from ..shapes.producers import producer_of
 from .columns import Columns
 from .lanes import LaneSums, RankSums
-from .marks import Marks, forget_digest
+from .marks import Marks, forget_digest, overhead_of
 from .scopes import Scopes
 from .shaping import Shaping
 from .stored_span import StoredSpan
@@ -33,6 +33,8 @@ class Records(Scopes):
         self._unit = unit
         self.marks = Marks(texts)
         self.summary: list[SummaryValue] = []
+        self.sums = LaneSums()
+        """The sums over all spans; those of the spans are still to be added."""
         self._number = 0
         self._hints = Hints()
         self._shaping: Shaping | None = None
@@ -44,6 +46,7 @@ class Records(Scopes):
     def _read(self, batch: BatchFile) -> IndexedBatch:
         rows = super()._read(batch)
         self._hints.producer = producer_of(rows)
+        self.sums.add_overhead(rows.spans, sum(map(overhead_of, rows.marks)))
         self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
         return rows
 

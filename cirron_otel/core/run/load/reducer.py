@@ -85,7 +85,7 @@ class Reducer:
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NotReducibleError."""
-        self.marks.add(marks)
+        self.sums.add_overhead(spans, self.marks.add(marks))
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
