@@ -81,6 +81,7 @@ def plant(plan: Plan, causes: Sequence[Cause], prices: Sequence[float], *, by_we
 
 def _planted(plan: Plan, causes: Sequence[Cause]) -> Planted:
     sick = plan.with_added([each for cause in causes for each in cause.added()])
+    sick.warm_up_ns += sum(each.added_ns for each in causes if each.kinds[0] == "WARM_UP")
     planted = Planted(sick, simulate(sick))
     for cause in causes:
         if cause.claim is not None:
@@ -126,6 +127,36 @@ def above_forward(_: Plan, times: Times) -> float:
 def until_first_unit(_: Plan, times: Times) -> float:
     """The cost of the start: the time ahead of the first unit."""
     return float((times.unit_start[:, 0] - times.first.min()).sum())
+
+
+def in_first_units(plan: Plan, _: Times) -> float:
+    """The cost of slow first units, also of those that every run may have."""
+    return plan.warm_up_ns
+
+
+def recorded(name: str) -> Claim:
+    """The cost is the complete time of a segment, with the waiting for other ranks."""
+    return lambda _, times: float((times.end[name] - times.start[name]).sum())
+
+
+def steady_weights(plan: Plan, times: Times) -> dict[str, float]:
+    """Return the cost of each kind that is paid in every unit, as a share of the assessed time."""
+    own = times.own
+
+    def total(*names: str) -> float:
+        return float(sum(own[each].sum() for each in names if each in own))
+
+    waits = [name for name in plan.order if name.startswith("~") and name != "~trace"]
+    costs = {
+        "INPUT_BOUND": total("data_load"), "H2D_BOUND": total("h2d"),
+        "WAIT_HEAVY": total(*waits), "BETWEEN_UNITS": total(BETWEEN),
+        "EVALUATION_HEAVY": total("eval"), "CHECKPOINT_HEAVY": total("checkpoint_save", "save"),
+        "LOGGING_HEAVY": total("log", "log_metrics", "tensorboard"),
+    }  # fmt: skip
+    if "backward" in own:
+        costs["OPTIMIZER_HEAVY"] = above_quarter(plan, times)
+        costs["LOSS_HEAVY"] = total("loss") - total("forward")
+    return {kind: cost / assessed_ns(plan, times, kind) for kind, cost in costs.items()}
 
 
 # Patterns.
@@ -294,7 +325,7 @@ def warm_up(kind: str, name: str, phase: str | None = None) -> Draw:
     def draw(chance: np.random.Generator, plan: Plan) -> Cause:
         count = int(chance.integers(1, 6))
         weights = np.where(np.arange(plan.units) < count, 1.0 + chance.random(plan.units), 0)
-        claim = account(name) if kind == "COMPILATION" else None
+        claim = account(name) if kind == "COMPILATION" else in_first_units
         return Cause((kind,), [(name, everywhere(chance, plan, weights))], claim, phase)
 
     return draw

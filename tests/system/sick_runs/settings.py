@@ -13,6 +13,10 @@ FSDP_ENDS: Final = ("forward", "backward")
 ONE: Final = Setting()
 DDP: Final = Setting(DDP_ENDS, (2, 16))
 FSDP: Final = Setting(FSDP_ENDS, (2, 16))
+DDP_COLLECTIVE: Final = Setting(("backward", "all_reduce"), (2, 16), parts=("all_reduce",))
+FSDP_COLLECTIVE: Final = Setting(
+    ("forward", "backward", "reduce_scatter"), (2, 16), parts=("reduce_scatter",)
+)
 APART: Final = Setting((), (2, 16))
 """Ranks that do not wait for each other."""
 ONE_DEVICE: Final = replace(ONE, has_device=True, without=("zero_grad",))
@@ -37,6 +41,11 @@ FOREIGN: Final = replace(REQUESTS, units=(20, 1500))
 def at_least(setting: Setting, units: int) -> Setting:
     """Return a setting whose runs have a minimum number of units."""
     return replace(setting, units=(units, max(units, setting.units[1])))
+
+
+def without_spikes(setting: Setting, units: int) -> Setting:
+    """Return a setting without other spikes, whose runs have a minimum number of units."""
+    return replace(at_least(setting, units), has_spikes=False)
 
 
 def long(setting: Setting) -> Setting:
