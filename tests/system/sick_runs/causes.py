@@ -134,11 +134,6 @@ def in_first_units(plan: Plan, _: Times) -> float:
     return plan.warm_up_ns
 
 
-def recorded(name: str) -> Claim:
-    """The cost is the complete time of a segment, with the waiting for other ranks."""
-    return lambda _, times: float((times.end[name] - times.start[name]).sum())
-
-
 def steady_weights(plan: Plan, times: Times) -> dict[str, float]:
     """Return the cost of each kind that is paid in every unit, as a share of the assessed time."""
     own = times.own
@@ -178,6 +173,17 @@ def steady(kind: str, name: str, claim: Claim | None = None, phase: str | None =
     def draw(chance: np.random.Generator, plan: Plan) -> Cause:
         shown = (None if name.startswith("~") else name) if phase == "" else phase
         return Cause((kind,), [(name, everywhere(chance, plan))], claim or account(name), shown)
+
+    return draw
+
+
+def collective(name: str) -> Draw:
+    """Each unit has a collective, which takes equally long in all ranks once all have arrived."""
+
+    def draw(chance: np.random.Generator, plan: Plan) -> Cause:
+        of_units = np.clip(1 + plan.noise * chance.standard_normal(plan.units), 0.2, 3)
+        pattern = np.broadcast_to(of_units, (plan.ranks, plan.units))
+        return Cause(("COMMUNICATION_BOUND",), [(name, pattern / pattern.sum())], account(name))
 
     return draw
 

@@ -13,10 +13,9 @@ FSDP_ENDS: Final = ("forward", "backward")
 ONE: Final = Setting()
 DDP: Final = Setting(DDP_ENDS, (2, 16))
 FSDP: Final = Setting(FSDP_ENDS, (2, 16))
-DDP_COLLECTIVE: Final = Setting(("backward", "all_reduce"), (2, 16), parts=("all_reduce",))
-FSDP_COLLECTIVE: Final = Setting(
-    ("forward", "backward", "reduce_scatter"), (2, 16), parts=("reduce_scatter",)
-)
+COLLECTIVE: Final = Setting(("all_reduce",), (2, 16), parts=("all_reduce",))
+"""A program that averages its gradients itself, in a scope of its own."""
+FSDP_COLLECTIVE: Final = Setting(("forward", "reduce_scatter"), (2, 16), parts=("reduce_scatter",))
 APART: Final = Setting((), (2, 16))
 """Ranks that do not wait for each other."""
 ONE_DEVICE: Final = replace(ONE, has_device=True, without=("zero_grad",))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .. import special
 from ..building import Family, family
-from ..causes import recorded, scopes, single_rank_scope, steady
+from ..causes import collective, scopes, single_rank_scope, steady
 from ..settings import (
     APART,
+    COLLECTIVE,
     DDP,
-    DDP_COLLECTIVE,
     DDP_DEVICE,
     FSDP,
     FSDP_COLLECTIVE,
@@ -160,11 +160,11 @@ def in_scopes() -> list[Family]:
         family("garbage collection in units, DDP", with_parts(DDP, "gc"),
                steady("GARBAGE_COLLECTION", "gc", phase=None), kind="GARBAGE_COLLECTION",
                second=OURS),
-        family("exposed collectives, DDP", DDP_COLLECTIVE,
-               steady("COMMUNICATION_BOUND", "all_reduce", recorded("all_reduce"), None),
+        family("exposed collectives, gradients averaged by the program", COLLECTIVE,
+               collective("all_reduce"),
                kind="COMMUNICATION_BOUND", second=OURS),
         family("exposed collectives, FSDP", FSDP_COLLECTIVE,
-               steady("COMMUNICATION_BOUND", "reduce_scatter", recorded("reduce_scatter"), None),
+               collective("reduce_scatter"),
                kind="COMMUNICATION_BOUND", second=OURS),
         family("tracing, one rank", with_parts(ONE, "~trace"),
                steady("TRACING", "~trace"), kind="TRACING", second=no_log[:1],

@@ -7,9 +7,18 @@ from typing import Final
 
 from .. import special
 from ..building import Family, family
-from ..causes import first_batches, interval, recorded, spikes, start_up, steady, straggler, warm_up
+from ..causes import (
+    collective,
+    first_batches,
+    interval,
+    spikes,
+    start_up,
+    steady,
+    straggler,
+    warm_up,
+)
 from ..clearness import are_slow_batches, are_spikes, is_interval
-from ..settings import DDP, DDP_COLLECTIVE, ONE, at_least, without_spikes
+from ..settings import COLLECTIVE, DDP, ONE, at_least, without_spikes
 from .usual import (
     between_units,
     checkpoints,
@@ -49,8 +58,7 @@ def at_thresholds() -> tuple[Family, ...]:
         "CHECKPOINT_HEAVY": (ONE, checkpoints, None), "LOGGING_HEAVY": (ONE, logs, None),
         "GARBAGE_COLLECTION": (with_parts(ONE, "gc"),
                                steady("GARBAGE_COLLECTION", "gc", phase=None), None),
-        "COMMUNICATION_BOUND": (DDP_COLLECTIVE, steady(
-            "COMMUNICATION_BOUND", "all_reduce", recorded("all_reduce"), None), None),
+        "COMMUNICATION_BOUND": (COLLECTIVE, collective("all_reduce"), None),
         "START_UP": (replace(ONE, extent_s=(90, 900)), start_up, None),
         "WARM_UP": (replace(at_least(ONE, 30), extent_s=(90, 900)), warm_up("WARM_UP", "forward"),
                     None),
