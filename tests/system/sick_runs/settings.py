@@ -22,7 +22,7 @@ ONE_DEVICE: Final = replace(ONE, has_device=True, without=("zero_grad",))
 DDP_DEVICE: Final = replace(DDP, has_device=True, without=("zero_grad",))
 
 HOOKS: Final = Setting(is_bare=True, without=("zero_grad", "h2d", "loss"))
-"""What cirron-sdk's hooks and helpers record."""
+"""Runs that the hooks and helpers of cirron-sdk record."""
 HOOKS_DDP: Final = replace(HOOKS, synchronised=DDP_ENDS, ranks=(2, 8))
 MANUAL: Final = replace(HOOKS, without=("zero_grad", "h2d"))
 MANUAL_DDP: Final = replace(MANUAL, synchronised=DDP_ENDS, ranks=(2, 8))
