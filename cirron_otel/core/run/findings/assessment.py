@@ -114,7 +114,9 @@ class Assessment:
         value = ns / base if base > 0 else 0.0
         if value < _LISTED * self.limits[f"{name}.warning"] or ns <= 0:
             return None
-        return self.limits.severity(name, value)
+        severity = self.limits.severity(name, value)
+        is_small = ns < self.limits["warning.share"] * self.total_ns
+        return "notice" if severity == "warning" and is_small else severity
 
     def price(
         self,
