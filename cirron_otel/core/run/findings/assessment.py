@@ -45,6 +45,8 @@ class Assessment:
         self.running_ns = self.total_ns - sum(totals.get(name, 0) for name in _NOT_RUNNING)
         self.units = sum(len(each.ns) * each.size for each in ledger.lanes)
         """The number of units of all lanes."""
+        self.found: set[str] = set()
+        """The kinds that have claimed time so far."""
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:
             for (account, name), ns in lane.parts.items():
@@ -146,6 +148,7 @@ class Assessment:
         describe(finding)
         if severity != "notice":
             bid.commit()
+            self.found.add(kind)
         return finding
 
 
