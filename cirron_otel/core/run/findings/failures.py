@@ -90,7 +90,7 @@ def _failure(
 def _event(kind: str, failure: SessionFailure) -> str:
     if kind == "OUT_OF_MEMORY":
         requested = failure.requested_bytes
-        return "ran out of memory" + (f" for {size(requested)}" if requested else "")
+        return "ran out of memory" + (f" ({size(requested)} requested)" if requested else "")
     return "was killed" if kind == "KILLED" else "failed"
 
 

@@ -231,11 +231,11 @@ def _price_persistent(
         finding.ranks = assessment.ranks_of(lanes)
         finding.hosts = assessment.hosts_of(lanes)
         _place(assessment, finding, main)
-        verb = "is" if len(places) == 1 else "are"
+        verb, whom = ("is", "it") if len(places) == 1 else ("are", "them")
         finding.sentence = (
             f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: all ranks"
-            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit},"
-            f" {percent(finding.share)} of the time."
+            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit}"
+            f" for {whom}, {percent(finding.share)} of the time."
         )
         locate(
             finding,

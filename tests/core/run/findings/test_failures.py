@@ -57,7 +57,7 @@ def test_out_of_memory_that_ended_the_run() -> None:
                    requested_bytes=2**31)  # fmt: skip
     (finding,) = conclude(Facts(job(), failures=[died], out_of_memory=[OutOfMemory(0, _at(5))]))
     assert (finding.kind, finding.severity) == ("OUT_OF_MEMORY", "failure")
-    assert "2,048 MiB" in finding.sentence
+    assert "(2,048 MiB requested)" in finding.sentence
 
 
 def test_out_of_memory_after_which_the_run_continued() -> None:
