@@ -10,7 +10,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
-from .cycles import WAITING, Cycles, cycles_of
+from .cycles import WAITING, Cycles, aligned_groups
 from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .thresholds import KINDS, Limits
@@ -47,6 +47,7 @@ class Assessment:
         """The number of units of all lanes."""
         self.found: set[str] = set()
         """The kinds that have claimed time so far."""
+        self._groups = aligned_groups(ledger)
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:
             for (account, name), ns in lane.parts.items():
@@ -76,7 +77,7 @@ class Assessment:
 
     def cycles(self) -> list[Cycles]:
         """Return the cycles with the claims so far."""
-        return cycles_of(self.ledger, self.claims)
+        return [Cycles(each, self.claims) for each in self._groups]
 
     def parts(self, account: str) -> dict[str, int]:
         """Return the recorded names of an account with their total times, the longest first."""
