@@ -8,7 +8,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from .bar import outcomes, write_bar
+from .bar import scores as bar_scores
+from .bar import write_bar
 from .building import Family
 from .families import AT_THRESHOLDS, FAMILIES
 from .page import PAGE, first_scores, table, updated
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, findings_of: FindingsOf | None 
         parser.error(f"--write-docs needs all families and {SEEDS} seeds")
     analyse = analysis() if findings_of is None else findings_of
     if options.write_bar:
-        write_bar(outcomes(analyse))
+        write_bar(bar_scores(analyse))
         return 0
     wanted = options.family or ""
     main_set = [each for each in FAMILIES if wanted in each.name]

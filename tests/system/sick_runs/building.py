@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from .case import Case
-from .causes import Cause, Draw, Planted, plant, scopes, steady
+from .causes import Cause, Draw, Planted, plant, scopes, steady, steady_weights
 from .drawing import PRICE, Setting, draw_plan
 from .plan import BETWEEN, Plan, simulate
 from .truth import (
@@ -34,6 +34,7 @@ Change = Callable[[np.random.Generator, Case], bool]
 _TRIES: Final = 400
 _SECOND: Final = 0.62
 """The probability of a second cause. Many draws with two causes are not clear, and repeated."""
+_ALMOST: Final = 0.95
 _ALIKE: Final = 0.8
 """The largest price of a second cause, as a fraction of that of the first."""
 
@@ -137,8 +138,12 @@ def _sick(
         return False
     expected = [_in_short_run(each, case) for each in found]
     if weight is not None:
-        case.expected = [expected[0]] if weight > 1 else []
-        return is_clear is None or weight < 1 or is_clear(planted, causes[0])
+        case.expected = [expected[0]] if weight > 1 and expected[0] is not None else []
+        wanted = weight * THRESHOLDS[causes[0].kinds[0]][0]
+        if abs((found[0].weight or 0) - wanted) > 1e-3:
+            return False
+        is_large = is_clear is None or weight < 1 or is_clear(planted, causes[0])
+        return is_large and (weight > 1 or _is_calm(case, _ALMOST))
     if None in expected or any(
         is_near_threshold(each.kinds[0], each.weight or 0) for each in found
     ):
@@ -147,9 +152,20 @@ def _sick(
     if len(causes) == 2 and not (len(case.expected) and case.expected[0] is expected[0]):
         return False
     is_sick = bool(case.expected)
+    if not is_sick and not _is_calm(case, MARGIN[0] + 0.01):
+        return False
     if is_sick and is_clear is not None and not is_clear(planted, causes[0]):
         return False
     return len(case.expected) < 2 or _is_ordered(*case.expected)
+
+
+def _is_calm(case: Case, most: float) -> bool:
+    """Return whether the costs that every unit pays are at most a multiple of their thresholds.
+
+    A cause below its threshold claims nothing, so its time counts for these kinds.
+    """
+    weights = steady_weights(case.plan, case.times)
+    return all(weight < most * THRESHOLDS[kind][0] for kind, weight in weights.items())
 
 
 def _has_prices(found: Sequence[Expected], prices: Sequence[float]) -> bool:

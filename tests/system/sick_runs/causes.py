@@ -81,6 +81,7 @@ def plant(plan: Plan, causes: Sequence[Cause], prices: Sequence[float], *, by_we
 
 def _planted(plan: Plan, causes: Sequence[Cause]) -> Planted:
     sick = plan.with_added([each for cause in causes for each in cause.added()])
+    sick.warm_up_ns += sum(each.added_ns for each in causes if each.kinds[0] == "WARM_UP")
     planted = Planted(sick, simulate(sick))
     for cause in causes:
         if cause.claim is not None:
@@ -128,6 +129,31 @@ def until_first_unit(_: Plan, times: Times) -> float:
     return float((times.unit_start[:, 0] - times.first.min()).sum())
 
 
+def in_first_units(plan: Plan, _: Times) -> float:
+    """The cost of slow first units, also of those that every run may have."""
+    return plan.warm_up_ns
+
+
+def steady_weights(plan: Plan, times: Times) -> dict[str, float]:
+    """Return the cost of each kind that is paid in every unit, as a share of the assessed time."""
+    own = times.own
+
+    def total(*names: str) -> float:
+        return float(sum(own[each].sum() for each in names if each in own))
+
+    waits = [name for name in plan.order if name.startswith("~") and name != "~trace"]
+    costs = {
+        "INPUT_BOUND": total("data_load"), "H2D_BOUND": total("h2d"),
+        "WAIT_HEAVY": total(*waits), "BETWEEN_UNITS": total(BETWEEN),
+        "EVALUATION_HEAVY": total("eval"), "CHECKPOINT_HEAVY": total("checkpoint_save", "save"),
+        "LOGGING_HEAVY": total("log", "log_metrics", "tensorboard"),
+    }  # fmt: skip
+    if "backward" in own:
+        costs["OPTIMIZER_HEAVY"] = above_quarter(plan, times)
+        costs["LOSS_HEAVY"] = total("loss") - total("forward")
+    return {kind: cost / assessed_ns(plan, times, kind) for kind, cost in costs.items()}
+
+
 # Patterns.
 
 
@@ -147,6 +173,17 @@ def steady(kind: str, name: str, claim: Claim | None = None, phase: str | None =
     def draw(chance: np.random.Generator, plan: Plan) -> Cause:
         shown = (None if name.startswith("~") else name) if phase == "" else phase
         return Cause((kind,), [(name, everywhere(chance, plan))], claim or account(name), shown)
+
+    return draw
+
+
+def collective(name: str) -> Draw:
+    """Each unit has a collective, which takes equally long in all ranks once all have arrived."""
+
+    def draw(chance: np.random.Generator, plan: Plan) -> Cause:
+        of_units = np.clip(1 + plan.noise * chance.standard_normal(plan.units), 0.2, 3)
+        pattern = np.broadcast_to(of_units, (plan.ranks, plan.units))
+        return Cause(("COMMUNICATION_BOUND",), [(name, pattern / pattern.sum())], account(name))
 
     return draw
 
@@ -294,7 +331,7 @@ def warm_up(kind: str, name: str, phase: str | None = None) -> Draw:
     def draw(chance: np.random.Generator, plan: Plan) -> Cause:
         count = int(chance.integers(1, 6))
         weights = np.where(np.arange(plan.units) < count, 1.0 + chance.random(plan.units), 0)
-        claim = account(name) if kind == "COMPILATION" else None
+        claim = account(name) if kind == "COMPILATION" else in_first_units
         return Cause((kind,), [(name, everywhere(chance, plan, weights))], claim, phase)
 
     return draw

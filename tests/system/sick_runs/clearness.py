@@ -9,7 +9,7 @@ from .causes import Cause
 from .plan import AHEAD, PAUSED, START_UP
 
 _SPIKE = 2.8
-_FIRST_BATCH = 2.8
+_FIRST_BATCH = 3.2
 
 
 def _usual(planted: Planted) -> float:
@@ -33,10 +33,16 @@ def are_spikes(planted: Planted, cause: Cause) -> bool:
 
 
 def are_slow_batches(planted: Planted, cause: Cause) -> bool:
-    """Whether there are two epochs, and their first fetches exceed three times a unit."""
+    """Whether there are two epochs, and their first fetches exceed three times a unit.
+
+    The fetch must be more than half of what the unit takes longer, even in a slow first unit.
+    """
     excess = _excess(cause).mean(axis=0)
-    slow = excess[excess > 0]
-    return len(slow) > 1 and bool(slow.min() > _FIRST_BATCH * _usual(planted))
+    firsts = np.flatnonzero(excess)
+    if len(firsts) < 2 or excess[firsts].min() < _FIRST_BATCH * _usual(planted):
+        return False
+    others = planted.times.own["forward"].mean(axis=0)
+    return bool((excess[firsts] > 1.5 * (others[firsts] - np.median(others))).all())
 
 
 def is_interval(planted: Planted, cause: Cause) -> bool:

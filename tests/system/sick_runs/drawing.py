@@ -44,6 +44,8 @@ class Setting:
     """Segments that every run has, of those that only some have."""
     without: tuple[str, ...] = ()
     """Segments that the producer does not record."""
+    has_spikes: bool = True
+    """Whether a few units may take longer, all together less than any rule reports."""
     has_ends: bool = True
     """Whether the time ahead of the first unit and after the last one is recorded."""
     is_bare: bool = False
@@ -165,7 +167,7 @@ def _add_habits(chance: np.random.Generator, plan: Plan, setting: Setting) -> No
         plan.warm_up_ns += float(slow.sum()) * plan.ranks
     if chance.random() < 0.3:  # a drift that no rule may report
         plan.ns["forward"] *= 1 + chance.uniform(-0.03, 0.03) * np.arange(plan.units) / plan.units
-    for _ in range(int(chance.integers(0, 4))):
+    for _ in range(int(chance.integers(0, 4)) if setting.has_spikes else 0):
         spike = chance.uniform(0.5, 6) * plan.unit_ns
         if spike < 0.004 * work:
             unit = int(chance.integers(plan.units // 8, plan.units - 1))

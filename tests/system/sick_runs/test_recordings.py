@@ -1,4 +1,4 @@
-"""The spools of simulated runs: what is recorded is what was simulated, to the nanosecond."""
+"""The spools of simulated runs: the recorded times are the simulated ones, to the nanosecond."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
-from .cycles import WAITING, Cycles, cycles_of
+from .cycles import WAITING, Cycles, aligned_groups
 from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .thresholds import KINDS, Limits
@@ -45,6 +45,9 @@ class Assessment:
         self.running_ns = self.total_ns - sum(totals.get(name, 0) for name in _NOT_RUNNING)
         self.units = sum(len(each.ns) * each.size for each in ledger.lanes)
         """The number of units of all lanes."""
+        self.found: set[str] = set()
+        """The kinds that have claimed time so far."""
+        self._groups = aligned_groups(ledger)
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:
             for (account, name), ns in lane.parts.items():
@@ -74,7 +77,7 @@ class Assessment:
 
     def cycles(self) -> list[Cycles]:
         """Return the cycles with the claims so far."""
-        return cycles_of(self.ledger, self.claims)
+        return [Cycles(each, self.claims) for each in self._groups]
 
     def parts(self, account: str) -> dict[str, int]:
         """Return the recorded names of an account with their total times, the longest first."""
@@ -114,7 +117,9 @@ class Assessment:
         value = ns / base if base > 0 else 0.0
         if value < _LISTED * self.limits[f"{name}.warning"] or ns <= 0:
             return None
-        return self.limits.severity(name, value)
+        severity = self.limits.severity(name, value)
+        is_small = ns < self.limits["warning.share"] * self.total_ns
+        return "notice" if severity == "warning" and is_small else severity
 
     def price(
         self,
@@ -144,6 +149,7 @@ class Assessment:
         describe(finding)
         if severity != "notice":
             bid.commit()
+            self.found.add(kind)
         return finding
 
 

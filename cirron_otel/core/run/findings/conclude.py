@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...analysis.verdicts.window import Stall
 from .assessment import Assessment
-from .courses import interval_findings, slowing_findings
+from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
 from .failures import failure_findings
 from .finding import Finding, by_severity
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Status = Literal["failed", "critical", "warning", "healthy"]
 _RULES: Final[Sequence[Callable[[Assessment], Iterable[Finding]]]] = (
     start_findings, warm_up_findings, early_findings, first_batch_findings, spike_findings,
-    slowing_findings, interval_findings, straggler_findings, uneven_findings, late_findings,
-    steady_findings, jitter_findings,
+    slowing_findings, interval_findings, late_slowing_findings, straggler_findings,
+    uneven_findings, late_findings, steady_findings, jitter_findings,
 )  # fmt: skip
 """The rules that claim time, in the order of their claims."""
 

@@ -76,7 +76,17 @@ def slow_interval(cycles: Cycles, limits: Limits) -> slice | None:
 
 
 def slowing_findings(assessment: Assessment) -> Iterator[Finding]:
-    """Yield the findings on runs that become slower."""
+    """Yield the findings on runs that become slower; only those that claim time."""
+    yield from (each for each in _all_slowing(assessment) if each.severity != "notice")
+
+
+def late_slowing_findings(assessment: Assessment) -> Iterator[Finding]:
+    """Yield the same findings, if there was none: a slow interval may hide the course of a run."""
+    if "SLOWING_DOWN" not in assessment.found:
+        yield from _all_slowing(assessment)
+
+
+def _all_slowing(assessment: Assessment) -> Iterator[Finding]:
     courses = [found for cycles in assessment.cycles()
                if (found := _slowing(cycles, assessment.limits)) is not None]  # fmt: skip
     yield from _found(assessment, "SLOWING_DOWN", courses)

@@ -80,12 +80,12 @@ def is_synchronised(ledger: Ledger) -> bool:
     )
 
 
-def cycles_of(ledger: Ledger, claims: Claims) -> list[Cycles]:
-    """Return the cycles of all synchronised lanes together, or else of each lane."""
+def aligned_groups(ledger: Ledger) -> list[Aligned]:
+    """Return all synchronised lanes together, or else each lane with units."""
     lanes = [place for place, each in enumerate(ledger.lanes) if len(each.ns)]
     if is_synchronised(ledger):
-        return [Cycles(align(ledger, lanes), claims)]
-    return [Cycles(align(ledger, [lane]), claims) for lane in lanes]
+        return [align(ledger, lanes)]
+    return [align(ledger, [lane]) for lane in lanes]
 
 
 def deviation_of(values: np.ndarray) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from ....semconv import OUT_OF_MEMORY
+from ....semconv import JOB, OUT_OF_MEMORY
 from ...analysis.failures import SessionFailure
 from .assessment import Assessment, advise, locate
 from .claims import Bid
@@ -15,7 +16,10 @@ from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .words import known_ranks, ranks_text, size, time
 
-INTERRUPT: Final = "KeyboardInterrupt"
+_INTERRUPTS: Final = re.compile(r"KeyboardInterrupt|SIGINT|exit code 130\b")
+_EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
+_SIGNALS: Final = 128
+"""An exit code above this one is that of a signal, in a shell's convention."""
 _MOST: Final = 100
 _LESS_MEMORY: Final = (
     "a smaller batch with gradient accumulation, activation checkpointing, or sharded optimizer"
@@ -25,7 +29,7 @@ _LESS_MEMORY: Final = (
 
 def failure_findings(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
     """Yield the findings on failures; `assessment` is None for a run without units."""
-    failures = [each for each in facts.failures if INTERRUPT not in each.error]
+    failures = _uninterrupted(facts.failures)
     last = [each for each in failures if not _is_continued(facts, each)]
     bid = None if assessment is None else assessment.claims.bid()
     if last:
@@ -33,6 +37,23 @@ def failure_findings(facts: Facts, assessment: Assessment | None) -> Iterator[Fi
     yield from _retried(facts, assessment, bool(last))
     yield from _stalled(facts, assessment)
     yield from _missing(facts)
+
+
+def is_interrupt(error: str | None) -> bool:
+    """Return whether the error of a session is that of a user who interrupted it."""
+    return error is not None and _INTERRUPTS.search(error) is not None
+
+
+def _uninterrupted(failures: Sequence[SessionFailure]) -> list[SessionFailure]:
+    """Return the failures ahead of an interrupt by the user; all if there was none."""
+    times = [each.time_ns or 0 for each in failures if is_interrupt(each.error)]
+    if not times:
+        return list(failures)
+    first = min(times)
+    return [
+        each for each in failures
+        if not is_interrupt(each.error) and each.time_ns is not None and each.time_ns < first
+    ]  # fmt: skip
 
 
 def _is_continued(facts: Facts, failure: SessionFailure) -> bool:
@@ -51,7 +72,10 @@ def _failure(
     facts: Facts, assessment: Assessment | None, bid: Bid | None, failures: Sequence[SessionFailure]
 ) -> Finding:
     first = failures[0]
-    kind = "KILLED" if first.state == "killed" else "FAILED"
+    is_job = first.scope == JOB
+    code = _EXIT_CODE.search(first.error) if is_job else None
+    is_killed = first.state == "killed" or (code is not None and int(code[1]) > _SIGNALS)
+    kind = "KILLED" if is_killed else "FAILED"
     if first.cause == OUT_OF_MEMORY:
         kind = "OUT_OF_MEMORY"
     finding = Finding(kind, "failure", None, None, "")
@@ -69,13 +93,15 @@ def _failure(
         finding.epochs = [first.epoch]
     if first.scope in ("forward", "backward", "loss", "optimizer_step", "data_load", "h2d"):
         finding.phase = first.scope
-    else:
+    elif not is_job:
         finding.scope = first.scope
-    who = ranks_text([first.rank])
+    who = "The command" if is_job else ranks_text([first.rank])
     finding.sentence = f"{who} {_event(kind, first)}{_where(facts, first, number)}: {first.error}"
-    victims = [_brief(each) for each in failures[1 : _MOST + 1]]
+    others = [each for each in failures[1:] if each.scope != JOB]
+    victims = [_brief(each) for each in others[:_MOST]]
     if victims:
-        finding.sentence += f"; {len(failures) - 1} other processes ended because of it"
+        processes = "process" if len(others) == 1 else "processes"
+        finding.sentence += f"; {len(others)} other {processes} ended because of it"
     finding.sentence += "."
     locate(
         finding, error=first.error, where=first.where, step=first.step, epoch=first.epoch,
@@ -90,15 +116,16 @@ def _failure(
 def _event(kind: str, failure: SessionFailure) -> str:
     if kind == "OUT_OF_MEMORY":
         requested = failure.requested_bytes
-        return "ran out of memory" + (f" for {size(requested)}" if requested else "")
+        return "ran out of memory" + (f" ({size(requested)} requested)" if requested else "")
     return "was killed" if kind == "KILLED" else "failed"
 
 
 def _where(facts: Facts, failure: SessionFailure, number: int | None) -> str:
-    scope = f" in {failure.scope}" if failure.scope and failure.scope != "step" else ""
+    scope = f" in {failure.scope}" if failure.scope not in (None, "step", JOB) else ""
     if number is None:
         return scope if failure.step is None else f"{scope}, {facts.unit} {failure.step}"
-    at = "at" if failure.state == "failed" else "at or after"
+    is_exact = failure.state == "failed" and failure.scope != JOB
+    at = "at" if is_exact else "at or after"
     return f"{scope} {at} {facts.unit} {number}"
 
 

@@ -42,6 +42,8 @@ def record_findings(facts: Facts) -> Iterator[Finding]:
         finding.advice.append(Advice("a larger spool budget, or fewer marks and scopes"))
     if missing:
         finding.advice.append(Advice("merge the spools of all ranks, and read them together"))
+    if not finding.advice:
+        finding.advice.append(Advice("read it again after the run, or with all of its batches"))
     yield finding
 
 

@@ -13,7 +13,7 @@ from ...analysis.summary import SessionSummary
 from ...analysis.verdicts.window import Stall
 from ..figures.readings import ReadingsFold
 from .facts import Facts, MemoryUse, OutOfMemory, State, ValueSeries
-from .failures import INTERRUPT
+from .failures import is_interrupt
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -69,7 +69,7 @@ def state_of(sessions: Iterable[SessionSummary]) -> State:
     states = {each.state for each in sessions}
     if "open" in states:
         return "running"
-    if any(INTERRUPT in (each.error or "") for each in sessions):
+    if any(is_interrupt(each.error) for each in sessions):
         return "interrupted"
     return "incomplete" if states & {"unfinished", "killed"} else "ended"
 

@@ -32,37 +32,37 @@ class _Rule:
 
 _EARLY: Final = (
     _Rule(
-        "COMPILATION", "compilation", "Compilation", "compilation",
+        "COMPILATION", "compilation", "Compilation takes", "compilation",
         ("cache compiled code between runs (TORCHINDUCTOR_CACHE_DIR)",
          "avoid recompilations: batches of constant shape, or torch.compile(dynamic=True)"),
         1.0, is_start=True,
     ),
     _Rule(
-        "GARBAGE_COLLECTION", "garbage_collection", "Garbage collection", "collection",
+        "GARBAGE_COLLECTION", "garbage_collection", "Garbage collection takes", "collection",
         ("gc.freeze() after the set-up, and gc.disable() with a gc.collect() every N steps",),
         1.0, is_host=True,
     ),
     _Rule(
-        "TRACING", "tracing", "Recording", "record",
+        "TRACING", "tracing", "Recording takes", "record",
         ("record less: a lower sampling rate, and digests and snapshots less often",),
         None, is_host=True,
     ),
 )  # fmt: skip
 _LATE: Final = (
     _Rule(
-        "EVALUATION_HEAVY", "evaluation", "Evaluation", "evaluation",
+        "EVALUATION_HEAVY", "evaluation", "Evaluation takes", "evaluation",
         ("evaluate half as often, or on fewer batches",
          "torch.inference_mode() and a larger batch in evaluation"),
         0.5,
     ),
     _Rule(
-        "CHECKPOINT_HEAVY", "checkpoint", "Saving and loading checkpoints", "checkpoint",
+        "CHECKPOINT_HEAVY", "checkpoint", "Checkpoints take", "checkpoint",
         ("save fewer checkpoints: twice the distance saves half of it",
          "save asynchronously (torch.distributed.checkpoint.async_save)"),
         0.5,
     ),
     _Rule(
-        "LOGGING_HEAVY", "logging", "Logging", "logging call",
+        "LOGGING_HEAVY", "logging", "Logging takes", "logging call",
         ("log every N steps, and without .item() in between",
          "send logs from a thread or in batches"),
         None,
@@ -125,7 +125,7 @@ def _describe(assessment: Assessment, rule: _Rule, finding: Finding) -> None:
     if 0 < len(used) < len(lanes):
         finding.ranks = assessment.ranks_of(used)
     finding.sentence = (
-        f"{rule.what} takes {time(cost / max(len(lanes), 1))}, {percent(finding.share)} of the"
+        f"{rule.what} {time(cost / max(len(lanes), 1))}, {percent(finding.share)} of the"
         f" time{occurrence}."
     )
     locate(finding, names=assessment.parts(rule.account))

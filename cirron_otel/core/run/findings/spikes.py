@@ -18,6 +18,8 @@ from .words import intervals, percent, period_of, ranks_text, time, units_text
 _FIRST_FACTOR: Final = 3
 _FEW: Final = 3
 _MAIN: Final = 0.25
+_QUARTER: Final = 0.25
+_NO_ACCOUNT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,7 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the findings on single units that are much slower than the others, by account."""
     groups: dict[str | None, list[_Spikes]] = {}
     for cycles in assessment.cycles():
-        spikes = _spikes(assessment, cycles)
-        if spikes is not None:
+        for spikes in _spikes(assessment, cycles):
             groups.setdefault(spikes.account, []).append(spikes)
     for account, of_account in groups.items():
         bid = assessment.claims.bid()
@@ -107,7 +108,11 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
             yield finding
 
 
-def _spikes(assessment: Assessment, cycles: Cycles) -> _Spikes | None:
+def _spikes(assessment: Assessment, cycles: Cycles) -> Iterator[_Spikes]:
+    """Yield the slow units by the account that holds half of their excess.
+
+    An account with less than a quarter of all excess is none of its own.
+    """
     limits, median = assessment.limits, cycles.median_ns
     work = cycles.work
     limit = max(
@@ -120,16 +125,24 @@ def _spikes(assessment: Assessment, cycles: Cycles) -> _Spikes | None:
     if interval is not None:
         units[interval] = False
     if not units.any() or median <= 0:
-        return None
+        return
     baselines = cycles.baselines(cycles.is_steady & ~units)
     excess = np.where(units, work - median, 0)
-    over = {
-        name: float(np.maximum(cycles.account(name)[units] - baselines[name], 0).sum())
-        for name in WORK
+    over = np.stack([np.maximum(cycles.account(name) - baselines[name], 0) for name in WORK])
+    largest = np.where(2 * over.max(axis=0) >= excess, over.argmax(axis=0), _NO_ACCOUNT)
+    totals = {
+        each: float(excess[units & (largest == each)].sum()) for each in np.unique(largest[units])
     }
-    largest = max(over, key=lambda name: over[name])
-    account = largest if 2 * over[largest] >= float(excess.sum()) else None
-    return _Spikes(cycles, units, excess, account, baselines)
+    large = {each for each, total in totals.items()
+             if each != _NO_ACCOUNT and total >= _QUARTER * float(excess.sum())}  # fmt: skip
+    for each in large:
+        of_account = units & (largest == each)
+        yield _Spikes(
+            cycles, of_account, np.where(of_account, excess, 0), WORK[int(each)], baselines
+        )
+    rest = units & ~np.isin(largest, list(large))
+    if rest.any():
+        yield _Spikes(cycles, rest, np.where(rest, excess, 0), None, baselines)
 
 
 def _describe(

@@ -96,9 +96,11 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
 def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the finding on ranks that have fewer units than the others, and end earlier."""
     lanes = assessment.ledger.lanes
+    if any(each.thread is not None for each in lanes):
+        return  # the trainings of several threads do not wait for each other
     counts = [len(np.unique(each.number)) * each.size for each in lanes]
     most = max(counts, default=0)
-    short = [place for place, count in enumerate(counts) if count < most]
+    short = [place for place, count in enumerate(counts) if 0 < count < most]
     if not short or assessment.facts.state == "running" or not assessment.is_training:
         return
     bid = assessment.claims.bid()
@@ -108,7 +110,7 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
     def describe(finding: Finding) -> None:
         finding.ranks = assessment.ranks_of(short)
         finding.hosts = assessment.hosts_of(short)
-        fewest = min(counts)
+        fewest = min(counts[place] for place in short)
         verb = "has" if len(short) == 1 else "have"
         finding.sentence = (
             f"{ranks_text(finding.ranks)} {verb} fewer {assessment.unit}s than the others (at"

@@ -74,7 +74,7 @@ _RULES: Final = (
         against=(("forward", 1.0),),
     ),
     _Rule(
-        "COMMUNICATION_BOUND", "communication", "collectives",
+        "COMMUNICATION_BOUND", "communication", "communication",
         ("fewer synchronizations (no_sync while gradients accumulate), or larger buckets",
          "gather and log less often: each collective waits for the slowest rank"),
     ),
@@ -126,7 +126,8 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
     what = rule.what[0].upper() + rule.what[1:]
     if rule.kind == "BETWEEN_UNITS":
         what = f"The time between {unit}s"
-    name = f" ({finding.phase})" if finding.phase else ""
+    is_named = finding.phase is not None and finding.phase not in what
+    name = f" ({finding.phase})" if is_named else ""
     rest = ""
     if rule.against:
         total = sum(int(assessment.claims.left(lane, rule.account).sum())
@@ -175,4 +176,7 @@ def _notices(assessment: Assessment) -> Iterator[Finding]:
                 f" {assessment.unit}, {percent(share)} of the time."
             )
             locate(finding, per_unit_ns=round(each), unit_ns=round(assessment.unit_ns))
+            advise(
+                finding, "name its parts with ci.scope(...), to see which one is long", part=None
+            )
             yield finding

@@ -49,6 +49,7 @@ _WIDTH: Final = 0.97
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
+_CLIP: Final = 3
 _GAP: Final = 3
 _FEWEST: Final = 3
 _MOST_LANES: Final = 64
@@ -65,19 +66,29 @@ class _Work:
     """The median work of a unit over the lanes."""
 
     @cached_property
-    def _means(self) -> dict[str, np.ndarray]:
-        """The mean time of each account in the steady units, less the others' lower median."""
+    def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The medians and the means of accounts in the steady units, over the others' ones."""
         steady, lanes = self.cycles.is_steady, range(len(self.cycles.aligned.lanes))
-        over = {}
+        medians, means = {}, {}
         for account in _ACCOUNTS:
-            times = [self.cycles.of_lane(place, account)[steady].mean() for place in lanes]
-            means = np.array(times)
-            over[account] = means - lower_median_of_others(means)
-        return over
+            times = [self.cycles.of_lane(place, account)[steady] for place in lanes]
+            middle = np.array([float(np.median(each)) for each in times])
+            mean = np.array([float(each.mean()) for each in times])
+            medians[account] = middle - lower_median_of_others(middle)
+            means[account] = mean - lower_median_of_others(mean)
+        return medians, means
 
-    def excess_of(self, place: int) -> dict[str, float]:
-        """Return the mean excess of a lane over the others' lower median, by account."""
-        return {name: float(each[place]) for name, each in self._means.items() if each[place] > 0}
+    def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
+        """Return the usual excess of a lane over the others' lower median, by account.
+
+        `excess_ns` is the usual excess of all accounts together. Medians do not have the excess of
+        single units; means are needed for work that only some units have.
+        """
+        medians, means = (
+            {name: float(each[place]) for name, each in excess.items() if each[place] > 0}
+            for excess in self._usual
+        )
+        return medians if 2 * sum(medians.values()) >= excess_ns else means
 
     def excess_in(self, units: np.ndarray) -> list[dict[str, float]]:
         """Return for each lane its excess in some units (a mask: lanes by units), by account."""
@@ -164,11 +175,14 @@ def _persistent(assessment: Assessment, work: _Work) -> Iterator[tuple[list[int]
     slow = np.flatnonzero(excess > limit)
     if not len(slow) or 2 * len(slow) > len(matrix):
         return
-    means = differences.mean(axis=1)
+    # Units that are slow for another reason do not count.
+    width = _CLIP * deviations[:, None]
+    middle = medians[:, None]
+    means = np.clip(differences, middle - width, middle + width).mean(axis=1)
     mean_excess = np.maximum(means - lower_median_of_others(means), 0)
     kinds: dict[tuple[str, str | None], list[int]] = {}
     for place in slow[np.argsort(-excess[slow])].tolist():
-        kinds.setdefault(_cause(work.excess_of(place)), []).append(place)
+        kinds.setdefault(_cause(work.excess_of(place, float(mean_excess[place]))), []).append(place)
     for places in kinds.values():
         of_group = np.zeros(len(matrix))
         of_group[places] = mean_excess[places]
@@ -203,7 +217,7 @@ def _price_persistent(
     for place in range(len(cycles.aligned.lanes)):
         rest = saved
         if excess[place] > 0:
-            own = work.excess_of(place)
+            own = work.excess_of(place, float(excess[place]))
             for account, ns in own.items():
                 by_account[account] = by_account.get(account, 0) + ns
             rest = saved - _add_own(assessment, bid, cycles, place, own,
@@ -217,11 +231,11 @@ def _price_persistent(
         finding.ranks = assessment.ranks_of(lanes)
         finding.hosts = assessment.hosts_of(lanes)
         _place(assessment, finding, main)
-        verb = "is" if len(places) == 1 else "are"
+        verb, whom = ("is", "it") if len(places) == 1 else ("are", "them")
         finding.sentence = (
             f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: all ranks"
-            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit},"
-            f" {percent(finding.share)} of the time."
+            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit}"
+            f" for {whom}, {percent(finding.share)} of the time."
         )
         locate(
             finding,

@@ -49,6 +49,7 @@ def _of_time() -> Iterator[tuple[str, Limit]]:
 
 LIMITS: Final[Mapping[str, Limit]] = {
     **dict(_of_time()),
+    "warning.share": Limit(0.02, "share of the total time below which a warning is a notice"),
     "short_run.seconds": Limit(60, "extent below which slow starts are notices"),
     "spikes.factor": Limit(3, "cycle of a spike / median cycle"),
     "spikes.deviations": Limit(5, "deviations of a spike from the median cycle"),

@@ -133,8 +133,8 @@ def _diverging(
     if number is not None and end is not None:
         finding.steps = [(number, max(end, number))]
     finding.sentence = (
-        f"{series.name} grows from {best:.3g} to {last:.3g} in the last tenth of the run; it was"
-        f" {first:.3g} in the first, and grows {_at(facts, number, place)} and later."
+        f"{series.name} rises from {best:.3g} {_at(facts, number, place)} to {last:.3g} in the last"
+        f" tenth of the run; in the first tenth it was {first:.3g}."
     )
     locate(finding, name=series.name, first=first, best=best, last=last)
     finding.advice = [

@@ -11,6 +11,8 @@ from ...durations import duration
 
 _MOST_RANKS: Final = 5
 _MOST_INTERVALS: Final = 100
+_FAR: Final = 10
+_KIB: Final = 1024
 _MIB: Final = 1024**2
 _GIB: Final = 1024**3
 
@@ -30,7 +32,9 @@ def time(ns: float) -> str:
 
 def size(number: float) -> str:
     """Return a number of bytes as text."""
-    return f"{number / _GIB:,.1f} GiB" if number >= 10 * _GIB else f"{number / _MIB:,.0f} MiB"
+    if number >= 10 * _GIB:
+        return f"{number / _GIB:,.1f} GiB"
+    return f"{number / _MIB:,.0f} MiB" if number >= _MIB else f"{number / _KIB:,.0f} KiB"
 
 
 def known_ranks(ranks: Iterable[int | None]) -> list[int | None]:
@@ -84,4 +88,6 @@ def period_of(numbers: Sequence[int] | np.ndarray) -> int | None:
     if len(distances) < 2:
         return None
     middle = int(np.median(distances))
-    return middle if middle > 1 and bool((abs(distances - middle) <= 1).all()) else None
+    # Two distances of a few units agree to 1 by chance.
+    slack = 1 if len(distances) > 2 or middle >= _FAR else 0
+    return middle if middle > 1 and bool((abs(distances - middle) <= slack).all()) else None

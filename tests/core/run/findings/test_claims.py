@@ -67,6 +67,7 @@ def test_costs_of_random_ledgers_are_at_most_the_total(seed: int) -> None:
         if finding.severity != "notice":
             claimed += finding.cost_ns or 0
         assert finding.sentence.endswith(".")
+        assert finding.advice
         assert all(first <= last for first, last in finding.steps)
         for number in finding.evidence.values():
             assert not isinstance(number, float) or math.isfinite(number)

@@ -57,7 +57,7 @@ def test_out_of_memory_that_ended_the_run() -> None:
                    requested_bytes=2**31)  # fmt: skip
     (finding,) = conclude(Facts(job(), failures=[died], out_of_memory=[OutOfMemory(0, _at(5))]))
     assert (finding.kind, finding.severity) == ("OUT_OF_MEMORY", "failure")
-    assert "2,048 MiB" in finding.sentence
+    assert "(2,048 MiB requested)" in finding.sentence
 
 
 def test_out_of_memory_after_which_the_run_continued() -> None:
@@ -88,6 +88,31 @@ def test_an_interrupt_is_not_a_failure() -> None:
     (finding,) = conclude(facts)
     assert (finding.kind, finding.severity) == ("INCOMPLETE", "notice")
     assert "interrupted" in finding.sentence
+
+
+def test_a_failure_ahead_of_an_interrupt_is_a_failure() -> None:
+    failures = [
+        failure("b", 1, _at(40), "ValueError: bad"),
+        failure("a", 0, _at(90), "KeyboardInterrupt"),
+        failure("c", 2, _at(91), "SIGTERM", "killed"),
+    ]
+    finding = conclude(Facts(job(3), failures=failures, state="interrupted"))[0]
+    assert (finding.kind, finding.ranks, finding.evidence["victims"]) == ("FAILED", [1], [])
+    assert status_of(conclude(Facts(job(3), failures=failures[1:]))) == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(1, "FAILED"), (137, "KILLED"), (143, "KILLED"), (130, None)]
+)
+def test_the_exit_code_of_a_command(code: int, kind: str | None) -> None:
+    ended = failure("a", None, _at(200), f"exit code {code}", scope="cirron.job")
+    findings = conclude(Facts(job(), failures=[ended]))
+    assert [each.kind for each in findings] == ([kind] if kind else [])
+    if kind is not None:
+        verb = "failed" if kind == "FAILED" else "was killed"
+        assert findings[0].sentence == (
+            f"The command {verb} at or after step 99: exit code {code}."
+        )
 
 
 def test_a_last_unit_that_stalled() -> None:

@@ -38,7 +38,7 @@ def _findings(folder: Path, files: Files) -> list[Finding]:
     return findings
 
 
-@pytest.mark.parametrize("seed", range(examples(1000, 60)))
+@pytest.mark.parametrize("seed", range(examples(1000, 25)))
 def test_costs_of_generated_runs_are_at_most_the_total(tmp_path: Path, seed: int) -> None:
     _findings(tmp_path / "run", run_spool(seed))
     _findings(tmp_path / "tree", random_spool(seed))

@@ -37,11 +37,24 @@ def test_irregular_spikes_in_backward() -> None:
     assert finding.cost_ns == pytest.approx(5 * 900e6, rel=0.1)
 
 
-def test_spikes_in_several_phases_have_no_phase() -> None:
+def test_spikes_in_different_phases_are_different_findings() -> None:
     def plant(times: Times) -> None:
         times["forward"][:, 10::30] += 500
-        times["input"][:, 15::30] += 500
-        times["unattributed"][:, 20::30] += 500
+        times["input"][:, 15::30] += 400
+        times["unattributed"][:, 20::30] += 600
+
+    findings = conclude(Facts(job(1, 300, plant=plant)))[:3]
+    assert [(each.kind, each.phase, each.steps[0][0]) for each in findings] == [
+        ("SPIKES", None, 20), ("SPIKES", "forward", 10), ("INPUT_SPIKES", "data_load", 15),
+    ]  # fmt: skip
+    assert [each.cost_ns for each in findings] == [6 * 10**9, 5 * 10**9, 4 * 10**9]
+    assert "the time that no phase covers" in findings[0].sentence
+
+
+def test_spikes_in_several_phases_have_no_phase() -> None:
+    def plant(times: Times) -> None:
+        for account in ("forward", "input", "unattributed"):
+            times[account][:, 10::30] += 300
 
     finding = conclude(Facts(job(1, 300, plant=plant)))[0]
     assert (finding.kind, finding.phase) == ("SPIKES", None)

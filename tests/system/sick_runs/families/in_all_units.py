@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from .. import special
 from ..building import Family, family
-from ..causes import scopes, single_rank_scope, steady
+from ..causes import collective, scopes, single_rank_scope, steady
 from ..settings import (
     APART,
+    COLLECTIVE,
     DDP,
     DDP_DEVICE,
     FSDP,
+    FSDP_COLLECTIVE,
     HOOKS,
     HOOKS_DDP,
     MANUAL,
@@ -158,11 +160,11 @@ def in_scopes() -> list[Family]:
         family("garbage collection in units, DDP", with_parts(DDP, "gc"),
                steady("GARBAGE_COLLECTION", "gc", phase=None), kind="GARBAGE_COLLECTION",
                second=OURS),
-        family("exposed collectives, DDP", with_parts(DDP, "all_reduce"),
-               steady("COMMUNICATION_BOUND", "all_reduce", phase=None),
+        family("exposed collectives, gradients averaged by the program", COLLECTIVE,
+               collective("all_reduce"),
                kind="COMMUNICATION_BOUND", second=OURS),
-        family("exposed collectives, FSDP", with_parts(FSDP, "reduce_scatter"),
-               steady("COMMUNICATION_BOUND", "reduce_scatter", phase=None),
+        family("exposed collectives, FSDP", FSDP_COLLECTIVE,
+               collective("reduce_scatter"),
                kind="COMMUNICATION_BOUND", second=OURS),
         family("tracing, one rank", with_parts(ONE, "~trace"),
                steady("TRACING", "~trace"), kind="TRACING", second=no_log[:1],

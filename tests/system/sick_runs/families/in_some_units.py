@@ -26,6 +26,7 @@ from ..settings import (
     TRACEML,
     TRACEML_DDP,
     at_least,
+    without_spikes,
 )
 from .usual import DEVICE, NO_INPUT, OURS, THEIRS, with_h2d
 
@@ -45,7 +46,7 @@ def in_some_units() -> list[Family]:
         )
     ]  # fmt: skip
     families += [
-        family(f"spikes, {name}", at_least(setting, 40),
+        family(f"spikes, {name}", without_spikes(setting, 40),
                spikes(segment, regular=is_regular, kind=kind, **shown),
                kind=kind, producer=producer, second=second, is_clear=are_spikes)
         for name, setting, segment, is_regular, kind, producer, second, shown in (

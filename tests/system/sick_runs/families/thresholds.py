@@ -7,9 +7,18 @@ from typing import Final
 
 from .. import special
 from ..building import Family, family
-from ..causes import first_batches, interval, spikes, start_up, steady, straggler, warm_up
+from ..causes import (
+    collective,
+    first_batches,
+    interval,
+    spikes,
+    start_up,
+    steady,
+    straggler,
+    warm_up,
+)
 from ..clearness import are_slow_batches, are_spikes, is_interval
-from ..settings import DDP, ONE, at_least
+from ..settings import COLLECTIVE, DDP, ONE, at_least, without_spikes
 from .usual import (
     between_units,
     checkpoints,
@@ -33,8 +42,8 @@ def at_thresholds() -> tuple[Family, ...]:
         "INPUT_BOUND": (ONE, slow_input, None), "H2D_BOUND": (with_h2d(ONE), slow_transfer, None),
         "SLOW_FIRST_BATCH": (replace(at_least(ONE, 60), epochs=(2, 4), noise=(0, 0.1)),
                              first_batches, are_slow_batches),
-        "SPIKES": (at_least(ONE, 100), spikes("forward", regular=False), are_spikes),
-        "INPUT_SPIKES": (at_least(ONE, 100), spikes("data_load", regular=True,
+        "SPIKES": (without_spikes(ONE, 100), spikes("forward", regular=False), are_spikes),
+        "INPUT_SPIKES": (without_spikes(ONE, 100), spikes("data_load", regular=True,
                                                     kind="INPUT_SPIKES"), are_spikes),
         "SLOW_INTERVAL": (replace(at_least(ONE, 100), noise=(0, 0.08)), interval("forward"),
                           is_interval),
@@ -49,8 +58,7 @@ def at_thresholds() -> tuple[Family, ...]:
         "CHECKPOINT_HEAVY": (ONE, checkpoints, None), "LOGGING_HEAVY": (ONE, logs, None),
         "GARBAGE_COLLECTION": (with_parts(ONE, "gc"),
                                steady("GARBAGE_COLLECTION", "gc", phase=None), None),
-        "COMMUNICATION_BOUND": (with_parts(DDP, "all_reduce"),
-                                steady("COMMUNICATION_BOUND", "all_reduce", phase=None), None),
+        "COMMUNICATION_BOUND": (COLLECTIVE, collective("all_reduce"), None),
         "START_UP": (replace(ONE, extent_s=(90, 900)), start_up, None),
         "WARM_UP": (replace(at_least(ONE, 30), extent_s=(90, 900)), warm_up("WARM_UP", "forward"),
                     None),
