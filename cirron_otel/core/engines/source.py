@@ -18,7 +18,7 @@ from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
-from ..run.shapes.producers import NAMES, Producer, is_cirron_sdk
+from ..run.shapes.producers import NAMES, REQUEST, Producer, is_cirron_sdk
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
@@ -27,7 +27,7 @@ from .duckdb_engine import DuckDBEngine
 from .engine import SqlEngine, Table
 from .engine_search import TableSearch
 from .expanded_rows import expanded_rows
-from .expressions import TRUE, as_number
+from .expressions import TRUE, as_number, has_name
 from .steps import StepRelations, distinct, step_relations
 from .unsupported import NeedsPythonError
 
@@ -131,6 +131,7 @@ class OpenedTables:
                 span, mark = _complete_spans(span), _complete_marks(mark)
             mark = distinct(engine, mark)
             relations = step_relations(engine, distinct(engine, span))
+            _check_requests(engine, relations)
             yield OpenedRun(
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
                 is_complete=names is None,
@@ -190,6 +191,14 @@ def _check_digests(engine: SqlEngine) -> None:
     digests = mark.name.startswith(PREFIX) & (mark.name.length() > len(PREFIX))
     if engine.count(mark.filter(digests | (mark.name == TRACE_STEP)).limit(1)):
         raise NeedsPythonError("the run has digests")
+
+
+def _check_requests(engine: SqlEngine, relations: StepRelations) -> None:
+    """Raise NeedsPythonError if the units are requests: there are some, and no steps."""
+    if not engine.count(relations.step.limit(1)):
+        span = relations.span
+        if engine.count(span.filter(has_name(span.name, REQUEST)).limit(1)):
+            raise NeedsPythonError("the units of the run are requests")
 
 
 def _check_numbers(engine: SqlEngine) -> None:

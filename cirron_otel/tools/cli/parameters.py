@@ -49,7 +49,7 @@ def age_in_ns(text: str) -> int:
 unit_option: Callable[[F], F] = click.option(
     "--unit",
     metavar="NAME",
-    help="The name of the scopes that are the steps, in a recording of another service.",
+    help="The name of the scopes that are the units, in a recording without steps.",
 )
 
 

@@ -61,9 +61,10 @@ class Records(Scopes):
         return super()._span(span)
 
     def _shape(self) -> None:
-        if self._hints.is_needed:
-            self._shaping = Shaping(self, self._hints, self._unit)
-            self._shaping.apply()
+        shaping = Shaping(self, self._hints, self._unit)
+        if shaping.is_needed:
+            self._shaping = shaping
+            shaping.apply()
 
     @property
     def unit_name(self) -> str:

@@ -22,7 +22,7 @@ from ...records.run_summary import SummaryValue, values_of_marks, values_of_span
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
-from ..shapes.producers import Producer, producer_of
+from ..shapes.producers import REQUEST, Producer, producer_of
 from .blocks import unit_blocks
 from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
@@ -140,6 +140,8 @@ class Reducer:
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
+        if not self.built.units.count and any(e.name == REQUEST for _, e in self.tree.scopes):
+            raise NotReducibleError(_NEEDS_SHAPE)
         self.marks.finish(self.tree, self.is_recorded)
         self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
 

@@ -11,7 +11,7 @@ from ...analysis.breakdown import STEP
 from ..relations import ABSENT, NO_TEXT
 from ..shapes import cirron_sdk, otlp
 from ..shapes.hints import Hints
-from ..shapes.producers import Producer
+from ..shapes.producers import REQUEST, Producer
 from ..shapes.tree import AddedScope, Kind, Tree, kind_of
 from .columns import SCHEMAS, Columns
 
@@ -47,11 +47,25 @@ class Shaping:
         """The rows of the scopes that are not recorded."""
         return list(range(self._count, self._count + len(self._like)))
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether some scopes need a shape: also the requests of a recording without steps."""
+        if self._hints.is_needed:
+            return True
+        records = self._records
+        names = records.column("name")[records.rows]
+        step, wanted = map(records.texts.token, (STEP, self._wanted or REQUEST))
+        return bool((names == wanted).any()) and not (names == step).any()
+
     def apply(self) -> None:
         """Change the columns."""
         records = self._records
         sessions, of_scope = records.sessions, records.session
-        if self._hints.is_foreign:
+        if not self._hints.is_needed:
+            tree = self._tree(None)
+            names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
+            otlp.shape(tree, names, records.texts.token(self._wanted or REQUEST))
+        elif self._hints.is_foreign:
             tree = self._tree(Producer.FOREIGN)
             names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
             if self._wanted is None and (names == records.texts.token(STEP)).any():
@@ -74,12 +88,15 @@ class Shaping:
             found=(sessions, np.r_[of_scope, of_scope[np.array(self._like, np.int64)]]),
         )
 
-    def _tree(self, producer: Producer) -> Tree:
-        """Return the scopes, of which those of a producer are changed."""
+    def _tree(self, producer: Producer | None) -> Tree:
+        """Return the scopes, of which those of a producer are changed; None for all scopes."""
         records, hints = self._records, self._hints
         is_shaped = self._is_shaped
-        for first, end in hints.ranges(producer):
-            is_shaped[first:end] = True
+        if producer is None:
+            is_shaped[:] = True
+        else:
+            for first, end in hints.ranges(producer):
+                is_shaped[first:end] = True
         counts = np.zeros(self._count, bool)
         counts[records.rows] = True
         is_shaped &= counts

@@ -1,7 +1,8 @@
 """The producers of recordings.
 
 A recording in the canonical form needs no shape: its units are the scopes named `step`, its
-evaluations those named `eval`. This package and its importers record that form.
+evaluations those named `eval`. This package and its importers record that form, but for requests,
+which are the units of a recording without steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Final
 
 from ...records.rows import IndexedBatch
 
+REQUEST: Final = "request"
+"""The name of the units of a recording of this package without steps."""
 _OWN_VERSION: Final = "+cirron-otel"
 _SDK_VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*", re.ASCII)
 _FOREIGN_SPANS: Final = b'"resource_spans"'

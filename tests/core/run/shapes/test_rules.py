@@ -235,13 +235,21 @@ def test_units_of_another_service_are_the_repeated_scopes_with_others_inside(
     assert found.phases == {"fetch": (10, 500 * US), "transform": (10, 200 * US)}
 
 
+def test_own_requests_are_units_without_steps(tmp_path: Path) -> None:
+    requests = [{**each, "name": "request"} if each["name"] == "item" else each for each in items()]
+    found = read(tmp_path / "alone", *requests, version=OWN_VERSION)
+    assert (found.name, len(found.units)) == ("request", 10)
+    step = scope(90, None, "step", 2000, 2010)
+    assert times(read(tmp_path / "both", *requests, step, version=OWN_VERSION)) == [(2000, 2010)]
+
+
 def test_the_units_of_another_service_can_be_named(tmp_path: Path) -> None:
     reader = spool(tmp_path / "s", *items(), version=OWN_VERSION, otel=FOREIGN)
     with open_run(reader, reader, unit="log") as run:
         assert run.recording.unit_name == "log"
         assert [rank.steps.steps.total_ns for rank in run.ranks] == [90 * US]
     with (
-        pytest.raises(UsageError, match="no scope named 'nothing'"),
+        pytest.raises(UsageError, match="are named 'step'"),
         open_run(reader, reader, unit="nothing"),
     ):
         pass
