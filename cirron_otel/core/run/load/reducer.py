@@ -22,7 +22,7 @@ from ...records.run_summary import SummaryValue, values_of_marks, values_of_span
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
-from ..shapes.producers import REQUEST, Producer, producer_of
+from ..shapes.producers import REQUEST, TRAINING, Producer, producer_of
 from .blocks import unit_blocks
 from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
@@ -140,10 +140,14 @@ class Reducer:
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
-        if not self.built.units.count and any(e.name == REQUEST for _, e in self.tree.scopes):
+        if not self.built.units.count and self._has_other_units():
             raise NotReducibleError(_NEEDS_SHAPE)
         self.marks.finish(self.tree, self.is_recorded)
         self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
+
+    def _has_other_units(self) -> bool:
+        names = {span.name for _, span in self.tree.scopes}
+        return REQUEST in names or not TRAINING.isdisjoint(names)
 
     def sessions(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last."""

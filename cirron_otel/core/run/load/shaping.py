@@ -11,7 +11,7 @@ from ...analysis.breakdown import STEP
 from ..relations import ABSENT, NO_TEXT
 from ..shapes import cirron_sdk, otlp
 from ..shapes.hints import Hints
-from ..shapes.producers import REQUEST, Producer
+from ..shapes.producers import REQUEST, TRAINING, Producer
 from ..shapes.tree import AddedScope, Kind, Tree, kind_of
 from .columns import SCHEMAS, Columns
 
@@ -49,13 +49,21 @@ class Shaping:
 
     @property
     def is_needed(self) -> bool:
-        """Whether some scopes need a shape: also the requests of a recording without steps."""
+        """Whether some scopes need a shape: those of other producers, and of runs without steps."""
         if self._hints.is_needed:
             return True
         records = self._records
         names = records.column("name")[records.rows]
-        step, wanted = map(records.texts.token, (STEP, self._wanted or REQUEST))
-        return bool((names == wanted).any()) and not (names == step).any()
+        wanted = [records.texts.token(self._wanted or REQUEST)]
+        if self._wanted is None:
+            wanted += self._training
+        return bool(np.isin(names, wanted).any()) and not (
+            (names == records.texts.token(STEP)).any()
+        )
+
+    @property
+    def _training(self) -> list[int]:
+        return [self._records.texts.token(name) for name in sorted(TRAINING)]
 
     def apply(self) -> None:
         """Change the columns."""
@@ -64,7 +72,13 @@ class Shaping:
         if not self._hints.is_needed:
             tree = self._tree(None)
             names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
-            otlp.shape(tree, names, records.texts.token(self._wanted or REQUEST))
+            token = records.texts.token(self._wanted or REQUEST)
+            if (names == token).any():
+                otlp.shape(tree, names, token)
+            else:
+                trains = np.isin(names, self._training) & (tree.above >= 0)
+                around = np.isin(np.arange(self._count), tree.above[trains])
+                otlp.shape(tree, np.where(around, names, NO_TEXT))
         elif self._hints.is_foreign:
             tree = self._tree(Producer.FOREIGN)
             names = np.where(self._is_shaped, records.column("name"), NO_TEXT)

@@ -1,8 +1,9 @@
 """The producers of recordings.
 
 A recording in the canonical form needs no shape: its units are the scopes named `step`, its
-evaluations those named `eval`. This package and its importers record that form, but for requests,
-which are the units of a recording without steps.
+evaluations those named `eval`. This package and its importers record that form. If a recording of
+theirs has no steps, its units are its requests, or else the repeated scopes that directly contain
+phases of training, as in recordings of Stormlog.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ...records.rows import IndexedBatch
 
 REQUEST: Final = "request"
 """The name of the units of a recording of this package without steps."""
+TRAINING: Final = frozenset({"backward", "optimizer_step"})
+"""The phases of training that mark the scope around them as a unit if there are no others."""
 _OWN_VERSION: Final = "+cirron-otel"
 _SDK_VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*", re.ASCII)
 _FOREIGN_SPANS: Final = b'"resource_spans"'

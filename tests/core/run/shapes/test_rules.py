@@ -243,6 +243,23 @@ def test_own_requests_are_units_without_steps(tmp_path: Path) -> None:
     assert times(read(tmp_path / "both", *requests, step, version=OWN_VERSION)) == [(2000, 2010)]
 
 
+def test_repeated_scopes_around_training_are_units_without_steps(tmp_path: Path) -> None:
+    """So in recordings of Stormlog. A scope that occurs once is not a unit."""
+    scopes = [scope(1, None, "job", 0, 1000), scope(2, 1, "backward", 5, 6)]
+    for number in range(5):
+        first = 10 + 5 * number
+        begun = 100 * number
+        scopes += [
+            scope(first, 1, "train", begun, begun + 80),
+            scope(first + 1, 1, "more", begun, begun + 99),
+            scope(first + 2, first, "forward", begun, begun + 20),
+            scope(first + 3, first, "optimizer_step", begun + 20, begun + 60),
+            scope(first + 4, first + 1, "mine", begun + 80, begun + 90),
+        ]  # fmt: skip
+    found = read(tmp_path / "s", *scopes, version=OWN_VERSION)
+    assert (found.name, len(found.units)) == ("train", 5)
+
+
 def test_the_units_of_another_service_can_be_named(tmp_path: Path) -> None:
     reader = spool(tmp_path / "s", *items(), version=OWN_VERSION, otel=FOREIGN)
     with open_run(reader, reader, unit="log") as run:
