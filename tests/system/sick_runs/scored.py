@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.choosing import open_chosen_run
 from cirron_otel.core.run.run import Run
 from cirron_otel.core.spool.reader import SpoolReader
 
@@ -16,15 +16,15 @@ from .case import Case
 from .producers import write
 from .scoring import Result, result
 
-FindingsOf = Callable[[Run], Sequence[Any]]
-"""The analysis: it returns the findings about a run."""
+FindingsOf = Callable[[Run, int | None], Sequence[Any]]
+"""The analysis: it returns the findings about a run, which should have a number of ranks."""
 
 
 def analysis() -> FindingsOf:
     """Return the analysis of the package."""
     from cirron_otel.core.run.findings.conclude import findings_of
 
-    return findings_of
+    return lambda run, world_size: findings_of(run, world_size=world_size)
 
 
 def findings_about(case: Case, findings_of: FindingsOf) -> list[dict[str, Any]]:
@@ -37,8 +37,9 @@ def findings_about(case: Case, findings_of: FindingsOf) -> list[dict[str, Any]]:
         for name, data in write(case):
             (spool / name).write_bytes(data)
         reader = SpoolReader(folder)
-        with open_run(reader, reader) as run:
-            return [each.to_json() for each in by_severity(findings_of(run))]
+        with open_chosen_run(reader, None) as (chosen, run):
+            found = findings_of(run, chosen.world_size)
+            return [each.to_json() for each in by_severity(found)]
 
 
 def scored(family: Family, seeds: Iterable[int], findings_of: FindingsOf) -> Iterator[Result]:

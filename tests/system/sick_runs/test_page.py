@@ -75,12 +75,12 @@ def test_program_reports_an_exception_of_the_analysis(capsys: pytest.CaptureFixt
 
 
 def test_program_rejects_an_unknown_family(capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["--family", "no such family"], lambda _: []) == 1
+    assert program.main(["--family", "no such family"], lambda *_: []) == 1
     assert "no family has a name with 'no such family'" in capsys.readouterr().out
 
 
 def test_program_writes_the_page_only_for_all_families(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        program.main(["--family", "healthy", "--write-docs"], lambda _: [])
+        program.main(["--family", "healthy", "--write-docs"], lambda *_: [])
     with pytest.raises(SystemExit):
-        program.main(["--seeds", "1", "--write-docs"], lambda _: [])
+        program.main(["--seeds", "1", "--write-docs"], lambda *_: [])
