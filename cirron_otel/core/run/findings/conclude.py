@@ -10,7 +10,7 @@ from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
 from .failures import failure_findings
-from .finding import Finding, by_severity
+from .finding import SEVERITIES, Finding, by_severity
 from .memory import memory_findings
 from .readings import reading_findings
 from .records import record_findings
@@ -33,6 +33,7 @@ _RULES: Final[Sequence[Callable[[Assessment], Iterable[Finding]]]] = (
     uneven_findings, late_findings, steady_findings, jitter_findings,
 )  # fmt: skip
 """The rules that claim time, in the order of their claims."""
+_WRONG: Final = ("NON_FINITE", "DIVERGING", "REPLICAS_DIFFER")
 
 
 def findings_of(
@@ -50,9 +51,13 @@ def findings_of(
 def conclude(facts: Facts, limits: Limits | None = None) -> list[Finding]:
     """Return the findings of a run from plain values, the most severe and expensive first.
 
-    The costs of all findings that are a warning or more are at most the total of the ledger.
+    Of equal severity, values that make the result of the run wrong come first. The costs of all
+    findings that are a warning or more are at most the total of the ledger.
     """
-    return by_severity(list(_findings(facts, limits or Limits())))
+    findings = by_severity(list(_findings(facts, limits or Limits())))
+    return sorted(
+        findings, key=lambda each: (SEVERITIES.index(each.severity), each.kind not in _WRONG)
+    )
 
 
 def _findings(facts: Facts, limits: Limits) -> Iterator[Finding]:
@@ -127,6 +132,11 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
         missing.append(
             ("HIGH_PRESSURE", "the capacity of the device is not recorded",
              "record with memory sampling of the device")
+        )  # fmt: skip
+    if facts.lacks_device_times:
+        missing.append(
+            ("WAIT_HEAVY", "without times on the device, it includes the wait for the device",
+             "record with cuda_timing")
         )  # fmt: skip
     if not facts.series:
         missing.append(("DIVERGING", "no value is marked", "mark the loss: ci.mark('loss', value)"))

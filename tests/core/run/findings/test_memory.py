@@ -95,4 +95,6 @@ def test_kinds_without_data() -> None:
     assert {each["kind"] for each in not_assessed(Facts())} == kinds | {"INPUT_BOUND"}
     memory = [MemoryUse(0, "cuda:0", _GIB, _GIB * 80)]
     kinds = {each["kind"] for each in not_assessed(Facts(job(2), memory=memory))}
-    assert kinds == {"DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT", "CPU_CONTENTION"}
+    assert kinds == {
+        "WAIT_HEAVY", "DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT", "CPU_CONTENTION",
+    }  # fmt: skip
