@@ -32,7 +32,9 @@ _ADVICE: Final = {
 _MOVING: Final = "give all ranks batches of equal work: bucket samples by length, or pad them"
 _CONFIDENCE: Final = 3.75
 """3 deviations, times 1.25 for the deviation of a median."""
-_DEVIATIONS: Final = 5
+_DEVIATIONS: Final = (4, 5)
+"""The deviations of a slow unit in a run of 50 units or more, and in a shorter one."""
+_SHORT: Final = 50
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
@@ -102,9 +104,8 @@ def _persistent(assessment: Assessment, work: RankWork) -> Iterator[tuple[list[i
     mean_excess = np.maximum(means - lower_median_of_others(means), 0)
     kinds: dict[tuple[str, str | None], list[int]] = {}
     for place in slow[np.argsort(-excess[slow])].tolist():
-        kinds.setdefault(cause_of(work.excess_of(place, float(mean_excess[place]))), []).append(
-            place
-        )
+        cause = cause_of(work.excess_of(place, float(mean_excess[place])))
+        kinds.setdefault(cause, []).append(place)
     for places in kinds.values():
         of_group = np.zeros(len(matrix))
         of_group[places] = mean_excess[places]
@@ -181,7 +182,8 @@ def _of_units(assessment: Assessment, work: RankWork) -> Finding | None:
     """Return the finding on the units in which a rank is slower than the others."""
     cycles, matrix = work.cycles, work.matrix
     noise = noise_of(assessment.ledger, work)
-    limit = max(_DEVIATIONS * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
+    factor = _DEVIATIONS[len(cycles.numbers) < _SHORT]
+    limit = max(factor * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
     usual = lower_median_of_others(matrix)
     over = matrix - usual
     slow = (over > limit) & cycles.is_steady

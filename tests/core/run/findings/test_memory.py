@@ -99,7 +99,8 @@ def test_kinds_without_data() -> None:
     memory = [MemoryUse(0, "cuda:0", _GIB, _GIB * 80)]
     kinds = {each["kind"] for each in not_assessed(Facts(job(2), memory=memory))}
     assert kinds == {
-        "COMPUTE_STRAGGLER", "WAIT_HEAVY", "DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT", "CPU_CONTENTION",
+        "COMPUTE_STRAGGLER", "WAIT_HEAVY", "DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT",
+        "CPU_CONTENTION",
     }  # fmt: skip
 
 
