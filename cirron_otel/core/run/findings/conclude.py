@@ -10,7 +10,7 @@ from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
 from .failures import failure_findings
-from .finding import Finding, by_severity
+from .finding import SEVERITIES, Finding, by_severity
 from .memory import memory_findings
 from .readings import reading_findings
 from .records import record_findings
@@ -33,6 +33,7 @@ _RULES: Final[Sequence[Callable[[Assessment], Iterable[Finding]]]] = (
     uneven_findings, late_findings, steady_findings, jitter_findings,
 )  # fmt: skip
 """The rules that claim time, in the order of their claims."""
+_WRONG: Final = ("NON_FINITE", "DIVERGING", "REPLICAS_DIFFER")
 
 
 def findings_of(
@@ -42,17 +43,28 @@ def findings_of(
     unit: str = "step",
     world_size: int | None = None,
     stalls: Sequence[Stall] = (),
+    missing_files: int = 0,
 ) -> list[Finding]:
-    """Return the findings of a recorded run, the most severe and expensive first."""
-    return conclude(facts_of(run, unit=unit, world_size=world_size, stalls=stalls), limits)
+    """Return the findings of a recorded run, the most severe and expensive first.
+
+    The arguments are those of `facts_of`.
+    """
+    facts = facts_of(
+        run, unit=unit, world_size=world_size, stalls=stalls, missing_files=missing_files
+    )
+    return conclude(facts, limits)
 
 
 def conclude(facts: Facts, limits: Limits | None = None) -> list[Finding]:
     """Return the findings of a run from plain values, the most severe and expensive first.
 
-    The costs of all findings that are a warning or more are at most the total of the ledger.
+    Of equal severity, values that make the result of the run wrong come first. The costs of all
+    findings that are a warning or more are at most the total of the ledger.
     """
-    return by_severity(list(_findings(facts, limits or Limits())))
+    findings = by_severity(list(_findings(facts, limits or Limits())))
+    return sorted(
+        findings, key=lambda each: (SEVERITIES.index(each.severity), each.kind not in _WRONG)
+    )
 
 
 def _findings(facts: Facts, limits: Limits) -> Iterator[Finding]:
@@ -120,6 +132,11 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
             ("STRAGGLER", "no phase in which ranks wait for each other is recorded",
              "record backward, or collectives")
         )  # fmt: skip
+    else:
+        missing.append(
+            ("COMPUTE_STRAGGLER", "a rank that is slow in its backward pass alone looks like the"
+             " ranks that wait for it", "compare the ranks' times in DDP's own logging data")
+        )  # fmt: skip
     if not facts.memory:
         for kind in ("HIGH_PRESSURE", "CREEP_CONFIRMED"):
             missing.append((kind, "no memory is recorded", "record with memory sampling"))
@@ -127,6 +144,11 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
         missing.append(
             ("HIGH_PRESSURE", "the capacity of the device is not recorded",
              "record with memory sampling of the device")
+        )  # fmt: skip
+    if facts.lacks_device_times:
+        missing.append(
+            ("WAIT_HEAVY", "without times on the device, it includes the wait for the device",
+             "record with cuda_timing")
         )  # fmt: skip
     if not facts.series:
         missing.append(("DIVERGING", "no value is marked", "mark the loss: ci.mark('loss', value)"))

@@ -12,6 +12,7 @@ from ...analysis.divergence.replicas import ReplicaComparison
 from ...analysis.failures import SessionFailure
 from ...analysis.summary import SessionSummary
 from ...analysis.verdicts.window import Stall, Utilization
+from ...records.memory_devices import CPU
 from ..figures.ledger import Ledger
 
 State = Literal["running", "ended", "interrupted", "incomplete"]
@@ -84,3 +85,10 @@ class Facts:
     replicas: ReplicaComparison | None = None
     world_size: int | None = None
     """The number of ranks that the job has; None if it is unknown."""
+
+    @property
+    def lacks_device_times(self) -> bool:
+        """Whether the run used a device, and no unit has its time on the device."""
+        has_device = any(each.device != CPU for each in self.memory) or bool(self.gpu)
+        lanes = [] if self.ledger is None else self.ledger.lanes
+        return has_device and bool(lanes) and all(each.device is None for each in lanes)

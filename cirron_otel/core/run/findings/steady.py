@@ -81,6 +81,10 @@ _RULES: Final = (
 )  # fmt: skip
 
 
+_WAITS: Final = ("WAIT_HEAVY", "BETWEEN_UNITS", "OPTIMIZER_HEAVY")
+"""The kinds whose time may be that of waiting for the device."""
+
+
 def steady_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the findings on the accounts of each unit; requests have none of these."""
     if not assessment.is_training:
@@ -93,7 +97,10 @@ def steady_findings(assessment: Assessment) -> Iterator[Finding]:
         def describe(finding: Finding, rule: _Rule = rule, bid: Bid = bid) -> None:
             _describe(assessment, rule, bid, finding)
 
-        finding = assessment.price(rule.kind, bid, describe, is_estimate=True)
+        is_unsure = rule.kind in _WAITS and assessment.facts.lacks_device_times
+        finding = assessment.price(
+            rule.kind, bid, describe, is_estimate=True, at_most="warning" if is_unsure else None
+        )
         if finding is not None:
             yield finding
     yield from _notices(assessment)
@@ -141,6 +148,8 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
         f" {percent(finding.share)} of the time."
     )
     locate(finding, per_unit_ns=round(each_ns), unit_ns=round(assessment.unit_ns), units=units)
+    if rule.kind in _WAITS and assessment.facts.lacks_device_times:
+        finding.sentence = finding.sentence[:-1] + "; it may be the work of the device."
     texts = rule.advice
     if rule.kind == "INPUT_BOUND" and assessment.parts("transfer"):
         texts = (_PINNED, *texts[1:])

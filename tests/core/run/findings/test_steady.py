@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cirron_otel.core.run.findings.conclude import conclude
-from cirron_otel.core.run.findings.facts import Facts
+from cirron_otel.core.run.findings.conclude import conclude, not_assessed
+from cirron_otel.core.run.findings.facts import Facts, MemoryUse
 from cirron_otel.core.run.findings.thresholds import Limits
 
 from .ledgers import USUAL, Times, job, price_ns
@@ -156,6 +156,21 @@ def test_thresholds_can_be_changed() -> None:
     assert conclude(Facts(ledger), limits)[0].severity == "notice"
     limits = Limits({"input_bound.critical": 0.9})
     assert conclude(Facts(ledger), limits)[0].severity == "warning"
+
+
+def test_without_times_on_the_device_waiting_is_at_most_a_warning() -> None:
+    def plant(times: Times) -> None:
+        times["unattributed"] += 80
+
+    ledger = job(plant=plant)
+    facts = Facts(ledger, memory=[MemoryUse(None, "cuda:0", 1)])
+    finding = conclude(facts)[0]
+    assert (finding.kind, finding.severity) == ("WAIT_HEAVY", "warning")
+    assert finding.sentence.endswith("it may be the work of the device.")
+    assert "WAIT_HEAVY" in {each["kind"] for each in not_assessed(facts)}
+    ledger.lanes[0].device = np.full(100, 50_000_000)
+    assert conclude(facts)[0].severity == "critical"
+    assert "WAIT_HEAVY" not in {each["kind"] for each in not_assessed(facts)}
 
 
 def test_requests_have_no_steady_kinds() -> None:

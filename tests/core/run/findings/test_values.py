@@ -71,13 +71,14 @@ def test_a_gradient_that_explodes() -> None:
     assert "500" in finding.sentence
 
 
-def test_values_do_not_hide_a_loss_of_time() -> None:
+def test_wrong_values_come_ahead_of_lost_time() -> None:
     def plant(times: Times) -> None:
         times["input"] += 100
 
     facts = Facts(job(plant=plant), series=[_series(np.full(100, np.nan))])
     findings = conclude(facts)
-    assert {each.kind for each in findings} == {"NON_FINITE", "INPUT_BOUND"}
+    assert [each.kind for each in findings] == ["NON_FINITE", "INPUT_BOUND"]
+    assert {each.severity for each in findings} == {"critical"}
     assert status_of(findings) == "critical"
 
 
