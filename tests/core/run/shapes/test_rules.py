@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cirron_otel.core.analysis.runs import read_runs
-from cirron_otel.core.run.load.arranged import ArrangedRecording
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.shapes.producers import is_cirron_sdk
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import UsageError
+from tests.kit.examples import examples
+from tests.kit.generators.trees import training
 from tests.kit.spools.made import EPOCH_NS, OWN_VERSION, made, span
+from tests.kit.spools.reports import reported
 
 from .recorded import Reading, reading, written
 
 SDK = "0.3.0"
 US = 1000
+RULED = {
+    "epoch", "step", "batch", "request", "validation", "data_load", "forward", "backward",
+    "optimizer_step", "mine", "cirron.session",
+}  # fmt: skip
 Scope = tuple[int, int | None, str, int, int]
 """The number, the parent, the name, the start and the end in µs."""
 
@@ -80,8 +88,40 @@ def test_a_canonical_recording_of_cirron_sdk_has_the_same_units(tmp_path: Path) 
     ]
     reader = spool(tmp_path / "sdk", *spans)
     with open_run(reader, reader) as run:
-        assert isinstance(run.recording, ArrangedRecording)
+        assert isinstance(run.recording, Reducer)
+    reported(reader, reader)
     assert reading(reader) == read(tmp_path / "own", *spans, version=OWN_VERSION)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(300, 60)))
+def test_one_pass_gives_the_same_units_as_the_shape(seed: int, tmp_path: Path) -> None:
+    """Trees of any form, and of the names that have a rule, as recorded by cirron-sdk."""
+    chance = random.Random(seed)
+    names = chance.sample(sorted(RULED), chance.randint(2, len(RULED)))
+    spans = []
+    for number in range(1, 40):
+        parent = chance.choice([None, *range(max(1, number - 8), number)])
+        begun = chance.randrange(1000)
+        attrs = chance.choice([{}, {}, {}, {"data_load_ns": 9}, {"mode": "eval"}])
+        spans.append(
+            scope(number, parent, chance.choice(names), begun, begun + chance.randrange(200),
+                  attrs=attrs if seed % 2 else {})
+        )  # fmt: skip
+    reader = spool(tmp_path / "s", *spans[::-1])
+    assert reported(reader, reader).spans == 39
+
+
+def test_ordinary_trainings_are_read_in_one_pass_and_equal_the_shape(tmp_path: Path) -> None:
+    own = f'"sdk_version":"{OWN_VERSION}"'.encode()
+    files = {
+        name: json.loads(data.replace(own, b'"sdk_version":"0.3.0"'))
+        for name, data in training(2, 30)
+    }
+    reader = written(tmp_path / "s", files)
+    with open_run(reader, reader) as run:
+        assert isinstance(run.recording, Reducer)
+    assert reported(reader, reader).primary is not None
 
 
 def test_loading_on_a_point_and_on_its_batch_is_united(tmp_path: Path) -> None:
