@@ -20,7 +20,7 @@ from tests.kit.generators.trees import training
 from tests.kit.spools.made import EPOCH_NS, OWN_VERSION, made, span
 from tests.kit.spools.reports import reported
 
-from .recorded import Reading, reading, written
+from .recorded import Reading, divided, reading, written
 
 SDK = "0.3.0"
 US = 1000
@@ -93,23 +93,36 @@ def test_a_canonical_recording_of_cirron_sdk_has_the_same_units(tmp_path: Path) 
     assert reading(reader) == read(tmp_path / "own", *spans, version=OWN_VERSION)
 
 
+def random_tree(seed: int, *, has_attributes: bool) -> list[Any]:
+    """Scopes in any form, with names that have a rule."""
+    chance = random.Random(seed)
+    names = chance.sample(sorted(RULED), chance.randint(2, len(RULED)))
+    found = []
+    for number in range(1, 40):
+        parent = chance.choice([None, *range(max(1, number - 8), number)])
+        begun = chance.randrange(100_000)
+        attrs = chance.choice([{}, {}, {"data_load_ns": 9000}, {"mode": "eval"}])
+        ended = begun + chance.randrange(20_000)
+        more = {"attrs": attrs if has_attributes else {}}
+        found.append(scope(number, parent, chance.choice(names), begun, ended, **more))
+    return found
+
+
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("seed", range(examples(300, 60)))
 def test_one_pass_gives_the_same_units_as_the_shape(seed: int, tmp_path: Path) -> None:
-    """Trees of any form, and of the names that have a rule, as recorded by cirron-sdk."""
-    chance = random.Random(seed)
-    names = chance.sample(sorted(RULED), chance.randint(2, len(RULED)))
-    spans = []
-    for number in range(1, 40):
-        parent = chance.choice([None, *range(max(1, number - 8), number)])
-        begun = chance.randrange(1000)
-        attrs = chance.choice([{}, {}, {}, {"data_load_ns": 9}, {"mode": "eval"}])
-        spans.append(
-            scope(number, parent, chance.choice(names), begun, begun + chance.randrange(200),
-                  attrs=attrs if seed % 2 else {})
-        )  # fmt: skip
-    reader = spool(tmp_path / "s", *spans[::-1])
+    reader = spool(tmp_path / "s", *random_tree(seed, has_attributes=seed % 2 == 1)[::-1])
     assert reported(reader, reader).spans == 39
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(300, 40)))
+def test_any_division_of_a_tree_gives_the_same_units(seed: int, tmp_path: Path) -> None:
+    spans = random_tree(seed, has_attributes=True)
+    batches = {f"{EPOCH_NS:020d}-{1:032x}.json": made(1, spans=spans, sdk_version=SDK)}
+    expected = reading(written(tmp_path / "one", batches))
+    other = divided(batches, random.Random(seed))
+    assert reading(written(tmp_path / "several", other)) == expected
 
 
 def test_ordinary_trainings_are_read_in_one_pass_and_equal_the_shape(tmp_path: Path) -> None:
