@@ -300,6 +300,14 @@ def test_the_units_of_another_service_can_be_named(tmp_path: Path) -> None:
         pass
 
 
+def test_scopes_of_another_service_that_a_collector_stored_are_not_of_cirron_sdk(
+    tmp_path: Path,
+) -> None:
+    """It stores them with the release of this package, without its suffix."""
+    found = read(tmp_path / "s", *items(), version=SDK, otel=FOREIGN)
+    assert (found.name, len(found.units)) == ("item", 10)
+
+
 def test_scopes_of_another_service_named_step_are_its_units(tmp_path: Path) -> None:
     spans = [*items(), scope(500, 1, "step", 950, 960)]
     found = read(tmp_path / "s", *spans, version=OWN_VERSION, otel=FOREIGN)
