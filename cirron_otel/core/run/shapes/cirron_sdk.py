@@ -8,7 +8,6 @@ same kind, because that one is still open on the thread's stack. The rules are i
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
 
 import numpy as np
 
@@ -69,15 +68,15 @@ class _Sdk:
     def _find_evaluations(self) -> set[int]:
         """Return the evaluations, and the epochs without an update in a process that has some."""
         tree, kind = self._tree, self._tree.kind
-        region, holder = np.array(self._region, np.int64), self._region
+        region = np.array(self._region, np.int64)
         found = set(tree.rows_of(Kind.EVALUATION))
         updates = _counts(region[np.isin(kind, (Kind.OPTIMIZER, Kind.BACKWARD))])
         content = _counts(region[np.isin(kind, (Kind.LOAD, *_UNITS))])
         forwards = _counts(region[kind == Kind.FORWARD])
-        around = {holder[row] for row in self._regions}
+        with_regions = {self._region[row] for row in self._regions}
         trains = {tree.pid[row] for row in tree.rows_of(Kind.OPTIMIZER)}
         for row in self._regions:
-            is_empty = not content[row] and not (forwards[row] and row not in around)
+            is_empty = not content[row] and not (forwards[row] and row not in with_regions)
             if not updates[row] and not is_empty and tree.pid[row] in trains:
                 found.add(row)
         return found
@@ -185,9 +184,8 @@ class _Sdk:
             return
         if holder < 0 or (holder in units and begun < tree.end[holder]):
             return
-        epochs = (each for each in above if each not in self._evaluations)
-        for epoch in islice(epochs, MOST_LEVELS):
-            if tree.start[epoch] <= begun < tree.end[epoch]:
+        for epoch in above:
+            if epoch not in self._evaluations and tree.start[epoch] <= begun < tree.end[epoch]:
                 tree.parent[row] = tree.id[epoch]
                 return
         tree.parent[row] = self._recorded_parent[top]

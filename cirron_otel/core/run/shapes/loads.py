@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from ..relations import ABSENT
+from ..relations import ABSENT, MOST_LEVELS
 from .tree import FIRST_CONTAINER, AddedScope, Kind, Tree, by_lane
 
 _Interval: TypeAlias = tuple[int, int]
@@ -67,7 +67,7 @@ class Loads:
 
     def _resolved(self, row: int) -> int:
         """Return the unit or evaluation that a container is, or belongs to; -1 for others."""
-        for _ in range(len(Kind)):
+        for _ in range(MOST_LEVELS):
             id_ = self._tree.into.get(row)
             if id_ is None:
                 break
