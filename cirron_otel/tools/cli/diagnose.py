@@ -210,7 +210,7 @@ def _by_engine(engine: str, source: EngineSource, limits: Limits) -> _Concluded 
 
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
-            with tables.run(chosen, names, needs_digests=False) as run:
+            with tables.run(chosen, names) as run:
                 document = document_of_run(
                     shown_source(source.name), engine_run(run), run.chosen, limits=limits
                 )
