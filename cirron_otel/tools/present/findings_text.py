@@ -36,8 +36,8 @@ def severity_word(severity: str) -> str:
 
 
 def price(finding: Finding) -> str:
-    """Return the cost of a finding with its share; "" for a finding without a cost."""
-    if finding.cost_ns is None:
+    """Return the cost of a finding with its share; "" for a finding without a cost, or with 0."""
+    if not finding.cost_ns:
         return ""
     if finding.share is None:
         return duration(finding.cost_ns)

@@ -69,7 +69,7 @@ def test_the_exit_code_is_the_reason(
     assert (job["state"], job["error"]) == (status, reason if code else None)
     assert (f"  {reason}\n" in shown("spool", "ls", spool)) == bool(code)
     page = tmp_path / "page.html"
-    lines = shown("report", spool, "--html", str(page)).splitlines()
+    lines = shown("report", spool, "--full", "--html", str(page)).splitlines()
     failures = document("report", spool)["failures"]
     texts = Page(page.read_text("utf-8")).texts
     if not code:
