@@ -13,7 +13,15 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, from_option, json_option, run_option, set_option
+from .parameters import (
+    TRACEML,
+    PlacesCommand,
+    from_option,
+    json_option,
+    rules_option,
+    run_option,
+    set_option,
+)
 from .progress import progress
 from .runs import report_chosen
 from .sources import as_spool, shown_source
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
 
 FAILED_VERDICT = 6
 """The exit code if a finding or a verdict is as severe as `--fail-on`."""
-_TRACEML = "traceml"
 _FAIL_ON = ("warning", "critical", "failure", "warn", "crit")
 _SEVERITIES = {"warn": "warning", "crit": "critical"}
 
@@ -46,11 +53,7 @@ class _Concluded(NamedTuple):
 @from_option
 @run_option
 @engine_option
-@click.option(
-    "--rules",
-    type=click.Choice((_TRACEML,)),
-    help="traceml: verdicts by the rules and the thresholds of TraceML (docs/verdicts.md).",
-)
+@rules_option
 @click.option(
     "--window",
     "window",
@@ -92,14 +95,14 @@ def diagnose(
     from ...core.run.findings.thresholds import limits_of
 
     place = EngineSource(source, source_format, run)
-    if live or rules == _TRACEML:
+    if live or rules == TRACEML:
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
             place, engine, changes, live=live, fail_on=fail_on, as_json=as_json
         )
         return FAILED_VERDICT if has_failed else code
     if window is not None:
-        raise UsageError(f"--window needs --rules {_TRACEML} or --live")
+        raise UsageError(f"--window needs --rules {TRACEML} or --live")
     limits = limits_of(settings)
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:

@@ -14,7 +14,14 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, from_option, json_option, run_option, set_option
+from .parameters import (
+    PlacesCommand,
+    from_option,
+    json_option,
+    rules_option,
+    run_option,
+    set_option,
+)
 from .progress import progress
 from .runs import report_chosen
 from .sources import as_spool, shown_source
@@ -69,6 +76,7 @@ _MOST_ASKED = 20
     is_flag=True,
     help="Also show the slowest units, the device times, the memory, the metrics and the marks.",
 )
+@rules_option
 @set_option
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
@@ -82,6 +90,7 @@ def report(
     page_file: str | None,
     spans: tuple[str, ...],
     full: bool,
+    rules: str | None,
     settings: tuple[str, ...],
     no_pager: bool,
     as_json: bool,
@@ -97,8 +106,12 @@ def report(
     from ..present.conclude import add_skipped, document_of_run
     from ..present.conclusion_file import write_conclusion
 
-    limits = limits_of(settings)
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
+    if rules is not None:
+        if (trace_file, page_file, full) != (None, None, False):
+            raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
+        return _verdicts(engine, EngineSource(source, source_format, run), settings, as_json)
+    limits = limits_of(settings)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     if engine != PYTHON:
@@ -130,6 +143,15 @@ def report(
     add_skipped(found, place.findings(reader))
     _show(found, full=full, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(found))
+
+
+def _verdicts(engine: str, source: EngineSource, settings: tuple[str, ...], as_json: bool) -> int:
+    """Write the verdicts by the rules of TraceML; return the exit code."""
+    from ...core.analysis.verdicts.thresholds import thresholds_of
+    from .diagnose_traceml import show_verdicts
+
+    limits = thresholds_of("run", settings)
+    return show_verdicts(source, engine, limits, fail_on=None, as_json=as_json)[1]
 
 
 def _by_engine(
