@@ -117,7 +117,7 @@ def _any_steps(span: Table) -> Table:
     return steps.select(
         "no", "id", "parent", "rank", "pid", "idx", "start_ns", "gpu_ns", "error", "memory_peak",
         "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums", ns=duration(steps),
-        end_ns=steps.end_ns, position=_place(steps),
+        thread=steps.thread_id, end_ns=steps.end_ns, position=_place(steps),
         peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
     )  # fmt: skip
 

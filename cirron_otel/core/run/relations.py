@@ -35,8 +35,8 @@ _HALVES: Final = struct.Struct(">qq")
 
 UNIT: Final[Mapping[str, str]] = {
     "no": "int64", "id_high": "int64", "id_low": "int64", "parent": "int64", "rank": "int64",
-    "pid": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64", "gpu_ns": "int64",
-    "error": "int64",
+    "pid": "int64", "thread": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64",
+    "gpu_ns": "int64", "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
     "parts": "int64",
 }  # fmt: skip

@@ -148,6 +148,13 @@ class Run:
         """
         return self._marks.points(wanted, limit)
 
+    def mark_values(self) -> Iterator[tuple[str, int | None, bool, np.ndarray, np.ndarray]]:
+        """Yield the first 1,000 series of marks: name, rank, is_eval, values (float64), times.
+
+        Unlike `mark_points`, they have all values, and those that are not finite.
+        """
+        return self._marks.values()
+
     @cached_property
     def ranks(self) -> list[RankReport]:
         """The report of each rank, in order; spans without a rank come first."""

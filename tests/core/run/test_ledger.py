@@ -40,6 +40,7 @@ class Unit(NamedTuple):
     rank: int = 0
     index: int = -1
     pid: int = 1
+    thread: int = 1
 
 
 def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
@@ -47,8 +48,9 @@ def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
     for no, unit in enumerate(units):
         index = texts.token(str(unit.index if unit.index >= 0 else no))
         rows.append({
-            "no": no, "rank": unit.rank, "pid": unit.pid, "idx": index, "start_ns": unit.start,
-            "ns": unit.ns, "parent": -1, "error": -1, "flags": 0, "parts": len(unit.parts),
+            "no": no, "rank": unit.rank, "pid": unit.pid, "thread": unit.thread, "idx": index,
+            "start_ns": unit.start, "ns": unit.ns, "parent": -1, "error": -1, "flags": 0,
+            "parts": len(unit.parts),
         })  # fmt: skip
         for name, start, ns, *gpu in unit.parts:
             parts.append({
@@ -228,6 +230,20 @@ def test_ranks_wait_in_backward_for_the_slowest() -> None:
     assert ledger.lanes[0].totals["backward"] == 20 * 20 + 50
 
 
+def test_ranks_wait_in_forward_if_all_end_it_together() -> None:
+    """So they do if the weights are sharded."""
+    units = []
+    for rank in range(2):
+        for at in range(20):
+            loading = 60 if rank == 1 else 10 + at % 2
+            times = {"data_load": loading, "forward": 100 - loading, "backward": 100}
+            units.append(Unit(200 * at, 200, phases(200 * at, times), rank, at))
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [sum(50 - at % 2 for at in range(1, 20)), 0]
+
+
 def test_ranks_that_are_not_synchronised_wait_for_nobody() -> None:
     units = [
         Unit(100 * (1 + rank) * at, 100, phases(100 * (1 + rank) * at, {"backward": 50}), rank, at)
@@ -288,6 +304,26 @@ def test_wait_for_the_device_moves_into_the_phases_that_lack_it() -> None:
 def test_last_unit_beyond_ten_medians_has_stalled() -> None:
     [lane] = ledger_of(run_of([{"forward": 10}] * 9 + [{"forward": 500}])).lanes
     assert lane.totals["stalled"] == 490
+
+
+def test_trainings_in_two_threads_have_a_lane_each() -> None:
+    """A thread that begins after another one's end continues its lane."""
+    units = [Unit(10 * at, 10, phases(10 * at, {"forward": 9}), thread=2) for at in range(5)]
+    units += [Unit(10 * at, 10, phases(10 * at, {"backward": 8}), thread=4) for at in range(7)]
+    units += [Unit(60 + at, 1, index=at, thread=3) for at in range(2)]
+    units.sort(key=lambda unit: unit.start)
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    assert [(lane.rank, lane.thread) for lane in ledger.lanes] == [(0, 1), (0, 2)]
+    forward, backward = ledger.lanes
+    assert (forward.totals["forward"], len(forward.start)) == (45, 7)
+    assert (backward.totals["backward"], len(backward.start)) == (56, 7)
+
+
+def test_units_of_threads_in_turn_are_one_lane() -> None:
+    units = [Unit(10 * at, 10, thread=at % 3) for at in range(9)]
+    [lane] = ledger_of(units).lanes
+    assert (lane.thread, len(lane.start)) == (None, 9)
 
 
 def test_units_that_overlap_are_busy_or_idle() -> None:

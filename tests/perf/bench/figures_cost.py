@@ -18,11 +18,14 @@ import numpy as np
 
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.figures.breakdowns import RankFold
+from cirron_otel.core.run.figures.ledger_fold import LedgerFold
+from cirron_otel.core.run.figures.outside import OutsideScopes
 from cirron_otel.core.run.figures.slowest import SlowestFold
 from cirron_otel.core.run.figures.wall_times import OtherIntervals
 from cirron_otel.core.run.figures.window import WindowSums
 from cirron_otel.core.run.figures.window_keys import WindowKeys
 from cirron_otel.core.run.load.lanes import RankSums
+from cirron_otel.core.run.load.tree import ScopeTree
 from cirron_otel.core.run.relations import ABSENT, UNIT, Block, Texts
 from tests.kit.wheels import ROOT
 
@@ -97,13 +100,17 @@ def measure(ranks: int, units: int) -> None:
     texts, clock = Texts(), _Clock()
     spans = RankSums(5 * units, _START, _START + units * 10**7)
     of_ranks = RankFold(texts, dict.fromkeys(range(ranks), spans), OtherIntervals(()))
+    outside = OutsideScopes(ScopeTree({}), (), texts)
+    ledger = LedgerFold(texts, dict.fromkeys(range(ranks), spans), outside, lambda _: None)
     slowest = SlowestFold(texts, 10)
     keys = WindowKeys(texts, lambda token: token, thresholds_of("run"))
     for rows, parts in blocks(texts, ranks, units):
         clock("ranks", of_ranks.add, rows, parts)
+        clock("ledger", ledger.add, rows, parts)
         clock("slowest", slowest.add, rows, parts)
         clock("window", keys.add, rows)
     clock("ranks", of_ranks.finish)
+    clock("ledger", ledger.finish)
     chosen = clock("window", keys.choose)
     window = WindowSums(texts, chosen, lambda block: np.zeros(len(block["no"]), np.int64))
     for rows, parts in blocks(texts, ranks, units):

@@ -156,16 +156,16 @@ class _Described:
         assert len({len(array) for array in block.values()}) == 1
 
     def _unit(self, row: tuple[int, ...]) -> tuple[Any, ...]:
-        no, high, low, parent, rank, pid, idx, start_ns, ns, gpu_ns, error, *rest = row
+        no, high, low, parent, rank, pid, thread, idx, start_ns, ns, gpu_ns, error, *rest = row
         texts = self._texts
         return (
             self._place(no), texts.id_of(high, low), texts.text(parent), rank, pid,
-            texts.text(idx), start_ns, ns, gpu_ns, texts.text(error), *rest,
+            thread, texts.text(idx), start_ns, ns, gpu_ns, texts.text(error), *rest,
         )  # fmt: skip
 
     def _part(self, row: tuple[int, ...]) -> tuple[Any, ...]:
-        unit, no, name, ns, gpu_ns = row
-        return self._place(unit), self._place(no), self._texts.text(name), ns, gpu_ns
+        unit, no, name, *times = row
+        return self._place(unit), self._place(no), self._texts.text(name), *times
 
     def _place(self, no: int) -> Any:
         if no not in self._places:

@@ -14,7 +14,7 @@ from ..relations import PART, SAMPLED, SUMMARY, SUMS, UNIT, Block, Texts
 from .columns import halves, integers, tokens
 
 _UNIT: Final = (
-    "no", "id", "parent", "rank", "pid", "idx", "start_ns", "ns", "gpu_ns", "error",
+    "no", "id", "parent", "rank", "pid", "thread", "idx", "start_ns", "ns", "gpu_ns", "error",
     "memory_peak", "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums",
     "is_summary",
 )  # fmt: skip

@@ -37,6 +37,11 @@ class Lane:
     own: np.ndarray
     """The time from the end of the waiting phase of the unit ahead to the start of this unit's.
     -1 if there is none."""
+    forwarded: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The time from the end of the waiting phase of the unit ahead to the end of this unit's
+    forward pass. -1 if there is none."""
+    thread: int | None = None
+    """The number of the lane among those of the rank, from 1; None if the rank has one lane."""
     device: np.ndarray | None = None
     """The time on the device of each unit; None if none was measured."""
     outside: dict[str, int] = field(default_factory=dict)

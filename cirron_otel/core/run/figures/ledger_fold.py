@@ -14,7 +14,7 @@ from .by_rank import by_rank, sorted_by_rank
 from .ledger import Lane, Ledger
 from .ledger_moves import move
 from .outside import OutsideScopes, busy_and_idle, fill_gaps
-from .unit_accounts import UNATTRIBUTED, AccountsOfUnits
+from .unit_accounts import AccountsOfUnits, UnitAccounts
 from .unit_numbers import UnitNumbers
 
 MOST_CELLS: Final = 12_000_000
@@ -24,19 +24,46 @@ _OVERLAP: Final = 1000
 
 
 @dataclass(slots=True)
-class _Pieces:
-    """The units of a lane so far, block by block."""
+class _Times:
+    """The units of a lane, or of a thread, in order of their start."""
 
-    start: list[np.ndarray] = field(default_factory=list)
-    ns: list[np.ndarray] = field(default_factory=list)
-    key: list[np.ndarray] = field(default_factory=list)
-    process: list[np.ndarray] = field(default_factory=list)
-    waiting: list[np.ndarray] = field(default_factory=list)
-    waited: list[np.ndarray] = field(default_factory=list)
-    device: list[np.ndarray] = field(default_factory=list)
+    start: np.ndarray
+    ns: np.ndarray
+    process: np.ndarray
+    key: np.ndarray
+    waiting: np.ndarray
+    waited: np.ndarray
+    forwarded: np.ndarray
+    device: np.ndarray
+    accounts: dict[str, np.ndarray]
+    lacking: dict[str, np.ndarray]
+    parts: dict[tuple[str, str], int]
+
+
+_COLUMNS: Final = (
+    "start", "ns", "process", "key", "waiting", "waited", "forwarded", "device",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """The units of a thread so far, block by block."""
+
+    columns: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def joined(self) -> _Times:
+        """Return all units."""
+        counts = [len(columns[0]) for columns in self.columns]
+        columns = map(_joined, zip(*self.columns, strict=True))
+        return _Times(
+            **dict(zip(_COLUMNS, columns, strict=True)),
+            accounts=_by_account(self.accounts, counts),
+            lacking=_by_account(self.lacking, counts),
+            parts=self.parts,
+        )
 
 
 class LedgerFold:
@@ -59,7 +86,7 @@ class LedgerFold:
         self._accounts = AccountsOfUnits(texts, chosen)
         self._numbers = UnitNumbers(texts, epoch_of)
         self._rank: int | None = None
-        self._pieces = _Pieces()
+        self._threads: dict[int, _Pieces] = {}
         self._lanes: list[Lane] = []
         self._first_ns: int | None = None
         self._last_ns: int | None = None
@@ -74,19 +101,34 @@ class LedgerFold:
             if rank != self._rank:
                 self._close()
                 self._rank = rank
-            pieces = self._pieces
-            pieces.start.append(units["start_ns"][place])
-            pieces.ns.append(units["ns"][place])
-            pieces.process.append(units["pid"][place])
-            pieces.key.append(keys[place])
-            pieces.waiting.append(found.waiting[place])
-            pieces.waited.append(found.waited[place])
-            pieces.device.append(found.device[place])
-            pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
-            pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
-            for (account, token), ns in found.names.items():
-                key = account, self._texts.text(token) or "?"
-                pieces.parts[key] = pieces.parts.get(key, 0) + int(ns[place].sum())
+            threads = units["thread"][place]
+            if (threads == threads[0]).all():
+                self._append(int(threads[0]), place, units, found, keys)
+                continue
+            for thread in np.unique(threads).tolist():
+                places = np.flatnonzero(threads == thread) + place.start
+                self._append(thread, places, units, found, keys)
+
+    def _append(
+        self,
+        thread: int,
+        place: slice | np.ndarray,
+        units: Block,
+        found: UnitAccounts,
+        keys: np.ndarray,
+    ) -> None:
+        """Add some units of a thread of the current rank."""
+        pieces = self._threads.setdefault(thread, _Pieces())
+        columns = (
+            units["start_ns"], units["ns"], units["pid"], keys, found.waiting, found.waited,
+            found.forwarded, found.device,
+        )  # fmt: skip
+        pieces.columns.append(tuple(column[place] for column in columns))
+        pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
+        pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
+        for (account, token), ns in found.names.items():
+            key = account, self._texts.text(token) or "?"
+            pieces.parts[key] = pieces.parts.get(key, 0) + int(ns[place].sum())
 
     def finish(self) -> Ledger | None:
         """Return the ledger; None if there are no units."""
@@ -97,7 +139,7 @@ class LedgerFold:
         for rank, sums in self._sums.items():
             if rank is not None and rank not in trained and None not in trained:
                 self._add_empty(rank, sums)
-        self._lanes.sort(key=lambda lane: (lane.rank is not None, lane.rank or 0))
+        self._lanes.sort(key=lambda lane: (lane.rank is not None, lane.rank or 0, lane.thread or 0))
         first, last = self._first_ns or 0, self._last_ns or 0
         for lane in self._lanes:
             sums = self._sums[lane.rank]
@@ -125,46 +167,54 @@ class LedgerFold:
         self._last_ns = max(times, default=None)
 
     def _close(self) -> None:
-        """Make the lane of a rank once all of its units were added."""
+        """Make the lanes of a rank once all of its units were added."""
         if self._rank is None:
             return
-        rank, pieces, self._pieces = known(self._rank), self._pieces, _Pieces()
-        self._rank = None
-        start, ns, process, key, waiting, waited, device = (
-            _joined(column)
-            for column in (
-                pieces.start, pieces.ns, pieces.process, pieces.key, pieces.waiting, pieces.waited,
-                pieces.device,
-            )
-        )  # fmt: skip
+        rank, threads = known(self._rank), [each.joined() for each in self._threads.values()]
+        self._rank, self._threads = None, {}
         sums = self._sums[rank]
         self._extend(sums)
-        accounts = _by_account(pieces.accounts, pieces.start)
-        first = int(start[0]) if sums.first_ns is None else min(sums.first_ns, int(start[0]))
-        last = max(sums.last_ns or 0, int((start + ns).max()))
-        lane = Lane(
-            rank, None, start, ns, key, key, accounts, waiting, np.full(len(start), -1)
-        )  # fmt: skip
-        lane.parts = pieces.parts
-        gaps = start[1:] - start[:-1] - ns[:-1]
-        if np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps):
-            busy_and_idle(lane, first, last)
-            self._number(lane, key, np.zeros(len(key), bool), waiting, np.full(len(key), ABSENT))
+        firsts = [*(int(each.start[0]) for each in threads), sums.first_ns]
+        lasts = [*(int((each.start + each.ns).max()) for each in threads), sums.last_ns]
+        first = min(time for time in firsts if time is not None)
+        last = max(time for time in lasts if time is not None)
+        together = _merged(threads)
+        if _overlaps(together) and len(threads) > 1:
+            lanes = list(map(_merged, _apart(threads)))
         else:
-            breaks = fill_gaps(lane, self._outside.of_rank(rank), process, first, last, self._texts)
-            self._number(lane, key, breaks, waiting, waited)
-            lane.device = None if (device == ABSENT).all() else np.where(device < 0, 0, device)
-            lane.lacking = _by_account(pieces.lacking, pieces.start)
-        if self._size > 1:
-            join(lane, self._size)
-        self._lanes.append(lane)
-        self._cells += _cells(lane)
+            lanes = [together]
+        for number, times in enumerate(lanes, 1):
+            lane = self._lane(rank, times, first, last)
+            lane.thread = number if len(lanes) > 1 else None
+            if self._size > 1:
+                join(lane, self._size)
+            self._lanes.append(lane)
+            self._cells += _cells(lane)
         while self._cells > MOST_CELLS and max(len(each.start) for each in self._lanes) > 1:
             self._join()
 
+    def _lane(self, rank: int | None, times: _Times, first: int, last: int) -> Lane:
+        count = len(times.start)
+        lane = Lane(
+            rank, None, times.start, times.ns, times.key, times.key, times.accounts, times.waiting,
+            np.full(count, -1), parts=times.parts,
+        )  # fmt: skip
+        if _overlaps(times):
+            busy_and_idle(lane, first, last)
+            nothing = np.full(count, ABSENT)
+            self._number(lane, times.key, np.zeros(count, bool), nothing, nothing)
+            return lane
+        scopes = self._outside.of_rank(rank)
+        breaks = fill_gaps(lane, scopes, times.process, first, last, self._texts)
+        self._number(lane, times.key, breaks, times.waited, times.forwarded)
+        is_timed = times.device != ABSENT
+        lane.device = np.where(is_timed, times.device, 0) if is_timed.any() else None
+        lane.lacking = times.lacking
+        return lane
+
     def _number(
-        self, lane: Lane, key: np.ndarray, breaks: np.ndarray, waiting: np.ndarray,
-        waited: np.ndarray,
+        self, lane: Lane, key: np.ndarray, breaks: np.ndarray, waited: np.ndarray,
+        forwarded: np.ndarray,
     ) -> None:  # fmt: skip
         """Set the numbers and the epochs of units, and the times of their own work."""
         process = np.cumsum(breaks)
@@ -172,7 +222,9 @@ class LedgerFold:
         lane.epoch = self._numbers.epoch_places(key)
         is_known = (waited != ABSENT) & np.r_[False, waited[:-1] != ABSENT] & ~breaks
         ahead = np.r_[0, waited[:-1]]
-        lane.own = np.where(is_known, np.maximum(waited - ahead - waiting, 0), -1)
+        lane.own = np.where(is_known, np.maximum(waited - ahead - lane.waiting, 0), -1)
+        is_known &= forwarded != ABSENT
+        lane.forwarded = np.where(is_known, np.maximum(forwarded - ahead, 0), -1)
 
     def _join(self) -> None:
         """Halve the number of entries of all lanes."""
@@ -193,8 +245,10 @@ def join(lane: Lane, size: int) -> None:
     def added(times: np.ndarray) -> np.ndarray:
         return np.add.reduceat(times, firsts)
 
-    has_own = added((lane.own < 0).astype(np.int64)) == 0
-    lane.own = np.where(has_own, added(lane.own), -1)
+    lane.own, lane.forwarded = (
+        np.where(added((each < 0).astype(np.int64)) == 0, added(each), -1)
+        for each in (lane.own, lane.forwarded)
+    )
     lane.start, lane.number, lane.epoch = (
         each[firsts] for each in (lane.start, lane.number, lane.epoch)
     )
@@ -219,21 +273,60 @@ def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _by_account(
-    pieces: Sequence[Mapping[str, np.ndarray]], starts: Sequence[np.ndarray]
+    pieces: Sequence[Mapping[str, np.ndarray]], counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {
         name: _joined([
-            piece.get(name, np.zeros(len(start), np.int64))
-            for piece, start in zip(pieces, starts, strict=True)
+            piece[name] if name in piece else np.zeros(count, np.int64)
+            for piece, count in zip(pieces, counts, strict=True)
         ])
         for name in names
     }  # fmt: skip
 
 
+def _overlaps(times: _Times) -> bool:
+    """Return whether more than a few units overlap the next one."""
+    gaps = times.start[1:] - times.start[:-1] - times.ns[:-1]
+    return bool(np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps))
+
+
+def _merged(threads: Sequence[_Times]) -> _Times:
+    """Return the units of some threads in order of their start."""
+    if len(threads) == 1:
+        return threads[0]
+    counts = [len(each.start) for each in threads]
+    columns = {name: np.concatenate([getattr(each, name) for each in threads]) for name in _COLUMNS}
+    order = np.argsort(columns["start"], kind="stable")
+    accounts, lacking = (
+        {name: times[order] for name, times in _by_account(pieces, counts).items()}
+        for pieces in ([each.accounts for each in threads], [each.lacking for each in threads])
+    )
+    parts: dict[tuple[str, str], int] = {}
+    for each in threads:
+        for key, ns in each.parts.items():
+            parts[key] = parts.get(key, 0) + ns
+    return _Times(
+        **{name: column[order] for name, column in columns.items()},
+        accounts=accounts, lacking=lacking, parts=parts,
+    )  # fmt: skip
+
+
+def _apart(threads: Sequence[_Times]) -> list[list[_Times]]:
+    """Divide threads into the fewest groups in which none begins before another one's end."""
+    groups: list[list[_Times]] = []
+    ends: list[int] = []
+    for each in sorted(threads, key=lambda each: int(each.start[0])):
+        free = (number for number, end in enumerate(ends) if end <= each.start[0])
+        number = next(free, len(groups))
+        if number == len(groups):
+            groups.append([])
+            ends.append(0)
+        groups[number].append(each)
+        ends[number] = int((each.start + each.ns).max())
+    return groups
+
+
 def _add(times: dict[str, int], account: str, ns: int) -> None:
     if ns > 0:
         times[account] = times.get(account, 0) + ns
-
-
-__all__ = ["MOST_CELLS", "UNATTRIBUTED", "LedgerFold", "join"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,10 @@ _FEW: Final = 4
 """The minimum number of units for a median of their times to be used."""
 _DIFFERENT: Final = 0.1
 _CELLS: Final = 4_000_000
+_TOGETHER: Final = 4
+_LITTLE: Final = 0.02
+"""Forward passes end together if their ends differ so many times less than their beginnings, and
+their beginnings by more than this part of a cycle."""
 
 
 def move(lanes: Sequence[Lane]) -> None:
@@ -160,30 +164,61 @@ def _waiting(lanes: Sequence[Lane]) -> None:
     some = [lane for lane, is_in in zip(lanes, synchronised, strict=True) if is_in]
     if len(some) < 2:
         return
-    for own, waiting, places in _tables(some, chunks, at_once):
-        is_known = own >= 0
-        least = np.where(is_known, waiting, np.iinfo(np.int64).max).min(axis=0)
-        most = own.max(axis=0)
-        for row, (lane, (chosen, columns)) in enumerate(zip(some, places, strict=True)):
-            wait = np.minimum(
-                waiting[row, columns] - least[columns], most[columns] - own[row, columns]
+    sources = ["communication", "backward"]
+    if _waits_in_forward(some, chunks, at_once):
+        sources.insert(1, "forward")
+        for lane in some:
+            lane.waiting = lane.waiting + lane.accounts["forward"]
+            lane.own = np.where(
+                lane.own < 0, -1, np.maximum(lane.own - lane.accounts["forward"], 0)
             )
-            wait = np.where(is_known[row, columns], np.maximum(wait, 0), 0)
-            for source in ("communication", "backward"):
-                times = lane.accounts.get(source)
-                if times is not None:
-                    taken = np.minimum(wait, times[chosen])
-                    times[chosen] -= taken
-                    _account(lane, "waiting_for_ranks")[chosen] += taken
-                    wait = wait - taken
+    for chunk in _tables(some, chunks, at_once):
+        _move_waiting(some, chunk, sources)
+
+
+def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) -> None:
+    own, waiting = chunk.own, chunk.waiting
+    is_known = own >= 0
+    least = np.where(is_known, waiting, np.iinfo(np.int64).max).min(axis=0)
+    most = own.max(axis=0)
+    for row, (lane, (chosen, columns)) in enumerate(zip(lanes, chunk.places, strict=True)):
+        wait = np.minimum(waiting[row, columns] - least[columns], most[columns] - own[row, columns])
+        wait = np.where(is_known[row, columns], np.maximum(wait, 0), 0)
+        for source in sources:
+            times = lane.accounts.get(source)
+            if times is not None:
+                taken = np.minimum(wait, times[chosen])
+                times[chosen] -= taken
+                _account(lane, "waiting_for_ranks")[chosen] += taken
+                wait = wait - taken
+
+
+def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
+    """Return whether ranks wait for each other in the forward pass, as with sharded weights.
+
+    Their forward passes end together then, though they begin at different times.
+    """
+    if not all("forward" in lane.accounts for lane in lanes):
+        return False
+    begins, ends, cycles = [], [], []
+    for chunk in _tables(lanes, chunks, at_once):
+        is_known = (chunk.forwarded >= 0).all(axis=0)
+        if is_known.any():
+            ends.append(np.ptp(chunk.forwarded[:, is_known], axis=0))
+            begins.append(np.ptp((chunk.forwarded - chunk.forward)[:, is_known], axis=0))
+            cycles.append((chunk.own + chunk.waiting)[:, is_known].mean(axis=0))
+    if not ends:
+        return False
+    begin, end, cycle = (float(np.median(np.concatenate(e))) for e in (begins, ends, cycles))
+    return begin > _TOGETHER * end and begin > _LITTLE * cycle
 
 
 def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
     """Return whether the units of each lane take as long as those of the others, in most units."""
     different, total = np.zeros(len(lanes)), np.zeros(len(lanes))
-    for own, waiting, _ in _tables(lanes, chunks, at_once):
-        is_known = own >= 0
-        cycle = np.where(is_known, own + waiting, np.nan).astype(float)
+    for chunk in _tables(lanes, chunks, at_once):
+        is_known = chunk.own >= 0
+        cycle = np.where(is_known, chunk.own + chunk.waiting, np.nan).astype(float)
         seen = is_known.sum(axis=0) > 1
         if not seen.any():
             continue
@@ -195,26 +230,37 @@ def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.
     return synchronised
 
 
-def _tables(
-    lanes: Sequence[Lane], chunks: list[int], at_once: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Yield tables with a row for each lane and a column for each number of a unit.
+class _Chunk(NamedTuple):
+    """Some units of all lanes: tables with a row for each lane and a column for each unit."""
 
-    They are the own time, -1 if it is unknown, and the time in waiting phases; then, for each
-    lane, the places of its units and their columns.
-    """
+    own: np.ndarray
+    forwarded: np.ndarray
+    """-1 if the time is unknown."""
+    waiting: np.ndarray
+    forward: np.ndarray
+    places: list[tuple[np.ndarray, np.ndarray]]
+    """For each lane, the places of its units and their columns."""
+
+
+def _tables(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> Iterator[_Chunk]:
+    """Yield all units in chunks, by their numbers."""
     for first in chunks:
-        own = np.full((len(lanes), at_once), -1, np.int64)
-        waiting = np.zeros((len(lanes), at_once), np.int64)
-        places = []
+        shape = len(lanes), at_once
+        chunk = _Chunk(
+            np.full(shape, -1, np.int64), np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
+            np.zeros(shape, np.int64), [],
+        )  # fmt: skip
         for row, lane in enumerate(lanes):
             group = lane.number // lane.size
             is_due = (group >= first) & (group < first + at_once) & ~lane.is_lost
             chosen = np.flatnonzero(is_due)
             columns = group[chosen] - first
-            own[row, columns], waiting[row, columns] = lane.own[chosen], lane.waiting[chosen]
-            places.append((chosen, columns))
-        yield own, waiting, places
+            for name in ("own", "forwarded", "waiting"):
+                getattr(chunk, name)[row, columns] = getattr(lane, name)[chosen]
+            if "forward" in lane.accounts:
+                chunk.forward[row, columns] = lane.accounts["forward"][chosen]
+            chunk.places.append((chosen, columns))
+        yield chunk
 
 
 def _fit_parts(lane: Lane) -> None:

@@ -12,6 +12,8 @@ from ...analysis.mark_series import MAX_SERIES, MarkSeries, Point, points_of
 from ...records.rows import number_of, shown
 from ..relations import ABSENT, DOUBLE, INTEGER, NOTHING, Block, Texts
 
+NON_FINITE: Final = ("nan", "inf", "-inf")
+"""The texts of values that are not finite."""
 _COLUMNS: Final = ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value")
 
 
@@ -70,6 +72,32 @@ class SeriesFold:
             series = wanted(name, None if rank == ABSENT else rank, bool(rows[2, 0]))
             if series is not None:
                 yield series, list(points_of(self._records(rows), series.count, limit))
+
+    def values(self) -> Iterator[tuple[str, int | None, bool, np.ndarray, np.ndarray]]:
+        """Yield the first 1,000 series: name, rank, whether it is of evaluations, values, times.
+
+        Values are float64, with NaN and infinities; other texts are left out. An unknown time is
+        `ABSENT`.
+        """
+        for name, rows in self._sorted[0]:
+            kinds, values = rows[6:8]
+            numbers = np.full(len(kinds), np.nan)
+            is_number = (kinds == DOUBLE) | (kinds == INTEGER)
+            numbers[kinds == DOUBLE] = values[kinds == DOUBLE].copy().view(np.float64)
+            numbers[kinds == INTEGER] = values[kinds == INTEGER]
+            for place in np.flatnonzero(~is_number & (kinds != NOTHING)).tolist():
+                text = value_of(self._texts, int(kinds[place]), int(values[place])) or ""
+                number = number_of(text)
+                is_number[place] = number is not None or text in NON_FINITE
+                numbers[place] = float(text) if text in NON_FINITE else number or 0.0
+            rank = int(rows[0, 0])
+            yield (
+                name,
+                None if rank == ABSENT else rank,
+                bool(rows[2, 0]),
+                numbers[is_number],
+                rows[3][is_number],
+            )
 
     def _records(self, rows: np.ndarray) -> Iterator[tuple[float | None, int | None]]:
         for number, ts_ns in zip(self._numbers(rows), rows[3].tolist(), strict=True):

@@ -32,6 +32,8 @@ class UnitAccounts:
     """The time in the last backward pass, and in collectives."""
     waited: np.ndarray
     """The end of the last of these phases, Unix ns; `ABSENT` if there is none."""
+    forwarded: np.ndarray
+    """The end of the last forward pass, Unix ns; `ABSENT` if there is none."""
     device: np.ndarray
     """The time on the device; `ABSENT` if it was not measured."""
     lacking: dict[str, np.ndarray] = field(default_factory=dict)
@@ -59,8 +61,9 @@ class AccountsOfUnits:
         count = len(units["ns"])
         places = np.repeat(np.arange(count), units["parts"])
         result = UnitAccounts(
-            {}, {}, np.zeros(count, np.int64), np.full(count, ABSENT), units["gpu_ns"].copy()
-        )
+            {}, {}, np.zeros(count, np.int64), np.full(count, ABSENT), np.full(count, ABSENT),
+            units["gpu_ns"].copy(),
+        )  # fmt: skip
         is_due = self._overlapping(units, parts, places)
         is_swept = bool(is_due.any())
         chosen = ~is_due[places] if is_swept else slice(None)
@@ -85,15 +88,14 @@ class AccountsOfUnits:
         is_due = np.zeros(len(units["ns"]), bool)
         if not len(start):
             return is_due
-        first, ns = units["start_ns"][places], units["ns"][places]
         # All differences are within the unit, or wrap: then they are negative or too large.
-        offset = start - first
+        offset = start - np.repeat(units["start_ns"], units["parts"])
         end = offset + wall
-        is_odd = (offset < 0) | (end > ns) | (end < offset)
-        is_next = places[1:] == places[:-1]
-        is_odd[1:] |= is_next & (offset[1:] < end[:-1])
+        is_odd = (offset < 0) | (end < offset) | (end > np.repeat(units["ns"], units["parts"]))
         is_odd |= own != wall
-        is_due[places[is_odd]] = True
+        is_odd[1:] |= (offset[1:] < end[:-1]) & (places[1:] == places[:-1])
+        if is_odd.any():
+            is_due[places[is_odd]] = True
         sums = (units["flags"] & SUMS) != 0
         if sums.any():
             total = np.zeros(len(is_due), float)
@@ -110,9 +112,12 @@ class AccountsOfUnits:
             total = result.accounts.setdefault(account, np.zeros(count, np.int64))
             _add_at(times, where, ns)
             _add_at(total, where, ns)
-            if account in WAITING:
+            if account in WAITING or account == "forward":
                 ends = parts["start_ns"][chosen] + parts["wall_ns"][chosen]
-                self._add_waiting(result, account, where, ns, ends)
+                if account == "forward":
+                    np.maximum.at(result.forwarded, where, ends)
+                else:
+                    self._add_waiting(result, account, where, ns, ends)
 
     def _add_waiting(
         self,
@@ -163,6 +168,8 @@ class AccountsOfUnits:
         for each in waits:
             result.waiting[unit] += max(each.end - each.start, 0)
             result.waited[unit] = max(int(result.waited[unit]), each.end)
+        ends = [each.end for each in intervals if each.account == "forward"]
+        result.forwarded[unit] = max(ends, default=ABSENT)
 
     def _add_device_times(self, result: UnitAccounts, parts: Block, places: np.ndarray) -> None:
         gpu = parts["gpu_ns"]

@@ -84,8 +84,8 @@ class UnitBuilder:
         texts = self._texts
         self.units.add((
             number, *texts.halves(span.id), texts.token(span.parent_id), integer_of(span.rank),
-            integer_of(span.pid), texts.token_of(span.index), span.start_ns, duration_of(span),
-            integer_of(span.gpu_ns),
+            integer_of(span.pid), integer_of(span.thread_id), texts.token_of(span.index),
+            span.start_ns, duration_of(span), integer_of(span.gpu_ns),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
             integer_of(span.memory_peak_bytes), integer_of(device_peak), integer_of(reserved_peak),
             flags, count,

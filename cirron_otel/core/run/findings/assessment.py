@@ -1,0 +1,204 @@
+"""The state of an assessment: the claims so far, the thresholds, and how findings are priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from ...durations import SECOND_NS
+from ..figures.ledger import Ledger
+from .claims import Bid, Claims
+from .cycles import WAITING, Cycles, aligned_groups
+from .facts import Facts
+from .finding import Advice, Finding, Severity
+from .thresholds import KINDS, Limits
+from .words import known_ranks
+
+_NOT_RUNNING: Final = ("start_up", "warm_up", "shut_down", "paused", "idle", "ended")
+_LISTED: Final = 0.4
+"""A cost is listed as a notice from this fraction of the threshold for a warning."""
+_NAMES: Final = {
+    "input": "data_load", "transfer": "h2d", "forward": "forward", "loss": "loss",
+    "backward": "backward", "optimizer": "optimizer_step",
+}  # fmt: skip
+_WITHOUT_SCOPES: Final = ("unattributed", "between_units", "waiting_for_ranks", "busy")
+PLACES: Final = {
+    "unattributed": "the time that no phase covers",
+    "between_units": "the time between {unit}s",
+    "waiting_for_ranks": "waiting for other ranks",
+    "busy": "the requests",
+}
+"""Descriptions of the accounts that have no recorded name."""
+
+
+class Assessment:
+    """The rules' view of a run with units."""
+
+    def __init__(self, facts: Facts, ledger: Ledger, limits: Limits) -> None:
+        """Start without findings."""
+        self.facts, self.ledger, self.limits = facts, ledger, limits
+        self.claims = Claims(ledger)
+        self.total_ns = max(ledger.total_ns, 0)
+        totals = ledger.totals
+        self.running_ns = self.total_ns - sum(totals.get(name, 0) for name in _NOT_RUNNING)
+        self.units = sum(len(each.ns) * each.size for each in ledger.lanes)
+        """The number of units of all lanes."""
+        self.found: set[str] = set()
+        """The kinds that have claimed time so far."""
+        self._groups = aligned_groups(ledger)
+        self._parts: dict[str, dict[str, int]] = {}
+        for lane in ledger.lanes:
+            for (account, name), ns in lane.parts.items():
+                of_account = self._parts.setdefault(account, {})
+                of_account[name] = of_account.get(name, 0) + ns
+
+    @property
+    def unit(self) -> str:
+        """The name of a unit."""
+        return self.facts.unit
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the units are not requests."""
+        return self.unit != "request"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the run is so short that its start does not matter."""
+        extent_ns = self.ledger.last_ns - self.ledger.first_ns
+        return extent_ns < self.limits["short_run.seconds"] * SECOND_NS
+
+    @property
+    def unit_ns(self) -> float:
+        """The mean time for each unit, without start, pauses and end, ns."""
+        return self.running_ns / max(self.units, 1)
+
+    def cycles(self) -> list[Cycles]:
+        """Return the cycles with the claims so far."""
+        return [Cycles(each, self.claims) for each in self._groups]
+
+    def parts(self, account: str) -> dict[str, int]:
+        """Return the recorded names of an account with their total times, the longest first."""
+        parts = self._parts.get(account, {})
+        return dict(sorted(parts.items(), key=lambda each: (-each[1], each[0])))
+
+    def name_of(self, account: str | None) -> str | None:
+        """Return the recorded name with the most time in an account; None if it has none."""
+        if account is None or account in _WITHOUT_SCOPES:
+            return None
+        return next(iter(self.parts(account)), _NAMES.get(account))
+
+    def place_of(self, account: str | None) -> str:
+        """Return the account as a phrase: its recorded name if it has one."""
+        if account is None:
+            return "several phases"
+        name = self.name_of(account) or PLACES.get(account, account)
+        return name.format(unit=self.unit)
+
+    def ranks_of(self, lanes: Iterable[int]) -> list[int | None]:
+        """Return the ranks of lanes, in order; empty for lanes without ranks."""
+        return known_ranks(self.ledger.lanes[lane].rank for lane in lanes)
+
+    def hosts_of(self, lanes: Iterable[int]) -> list[str]:
+        """Return the hosts of lanes."""
+        hosts = {self.ledger.lanes[lane].host for lane in lanes}
+        return sorted(each for each in hosts if each is not None)
+
+    def share(self, ns: float) -> float | None:
+        """Return a time as a fraction of the ledger's total."""
+        return min(ns / self.total_ns, 1.0) if self.total_ns else None
+
+    def severity(self, kind: str, ns: float, *, of_total: bool = False) -> Severity | None:
+        """Return the severity of a cost; None if it is too small to be listed."""
+        name = KINDS[kind]
+        base = self.total_ns if of_total else self.running_ns
+        value = ns / base if base > 0 else 0.0
+        if value < _LISTED * self.limits[f"{name}.warning"] or ns <= 0:
+            return None
+        severity = self.limits.severity(name, value)
+        is_small = ns < self.limits["warning.share"] * self.total_ns
+        return "notice" if severity == "warning" and is_small else severity
+
+    def price(
+        self,
+        kind: str,
+        bid: Bid,
+        describe: Callable[[Finding], None],
+        *,
+        is_estimate: bool = False,
+        of_total: bool = False,
+        at_most: Severity | None = None,
+    ) -> Finding | None:
+        """Return the finding of a bid, and claim the bid if the finding is a warning or more.
+
+        `describe` sets the sentence, the place, the
+        evidence and the advice. With `is_estimate`, the lower bound decides about the severity;
+        `at_most` limits it.
+        """
+        low = bid.low_ns if is_estimate else bid.total_ns
+        severity = self.severity(kind, low, of_total=of_total)
+        if severity is None:
+            return None
+        if at_most == "notice" or (at_most == "warning" and severity == "critical"):
+            severity = at_most
+        finding = Finding(kind, severity, bid.total_ns, self.share(bid.total_ns), "")
+        if is_estimate:
+            finding.share_low = self.share(low)
+        describe(finding)
+        if severity != "notice":
+            bid.commit()
+            self.found.add(kind)
+        return finding
+
+
+def advise(finding: Finding, *texts: str, part: float | None = 1.0) -> None:
+    """Set the advice of a finding; `part` is the fraction of the cost that the first one saves.
+
+    The gain of further advice is unknown.
+    """
+    gain = None if finding.cost_ns is None or part is None else round(finding.cost_ns * part)
+    finding.advice = [
+        Advice(text, gain if place == 0 else None) for place, text in enumerate(texts)
+    ]
+
+
+def locate(finding: Finding, **evidence: Any) -> None:
+    """Add evidence to a finding."""
+    finding.evidence.update(evidence)
+
+
+def add_waiting(assessment: Assessment, bid: Bid, account: str) -> None:
+    """Add to a bid the time that other ranks wait for an account of the slowest rank.
+
+    The wait is in the same unit or in the next one: an account at the end of a unit delays the
+    next one.
+    """
+    for cycles in assessment.cycles():
+        aligned = cycles.aligned
+        if len(aligned.lanes) < 2:
+            continue
+        most = np.zeros(len(aligned.numbers))
+        for place in range(len(aligned.lanes)):
+            np.maximum(most, cycles.of_lane(place, account), out=most)
+        if most.any():
+            for place in range(len(aligned.lanes)):
+                add_wait(assessment, bid, cycles, place, most - cycles.of_lane(place, account))
+
+
+def add_wait(
+    assessment: Assessment, bid: Bid, cycles: Cycles, place: int, amounts: np.ndarray
+) -> None:
+    """Add to a bid the waiting of a lane in each unit, or else in the next, up to some amounts."""
+    aligned = cycles.aligned
+    lane = aligned.lanes[place]
+    if not assessment.claims.has(lane, WAITING):
+        return
+    count = len(assessment.ledger.lanes[lane].ns)
+    rest = np.maximum(amounts, 0).astype(np.int64)
+    for shift in (0, 1):
+        if shift:
+            rest = np.r_[0, rest[:-1]]
+        taken = bid.add(lane, WAITING, aligned.to(place, rest, count))
+        rest = rest - aligned.of(place, taken)

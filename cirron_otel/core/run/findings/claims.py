@@ -1,0 +1,180 @@
+"""Claims on the time of a ledger: no nanosecond is claimed twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ..figures.ledger import Ledger
+
+_BLOCKS: Final = 5
+_T: Final = 2.13
+"""The 95th percentile of Student's t distribution with four degrees of freedom."""
+
+
+class Claims:
+    """The part of each lane's accounts that no finding has claimed, ns."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Start without claims."""
+        self.lanes = ledger.lanes
+        self._left: dict[tuple[int, str], np.ndarray] = {}
+        self._outside: dict[tuple[int, str], int] = {}
+        self._free: dict[int, np.ndarray] = {}
+        self.claimed_ns = 0
+        """The sum of all claims."""
+
+    def left(self, lane: int, account: str) -> np.ndarray:
+        """Return the unclaimed time of an account in each unit of a lane. Do not change it."""
+        left = self._left.get((lane, account))
+        if left is None:
+            left = self.lanes[lane].accounts.get(account)
+        return np.zeros(len(self.lanes[lane].ns), np.int64) if left is None else left
+
+    def has(self, lane: int, account: str) -> bool:
+        """Return whether a lane has the account in some unit."""
+        return account in self.lanes[lane].accounts
+
+    def left_outside(self, lane: int, account: str) -> int:
+        """Return the unclaimed time of an account outside of the cycles of a lane."""
+        left = self._outside.get((lane, account))
+        return self.lanes[lane].outside.get(account, 0) if left is None else left
+
+    def left_total(self, account: str) -> int:
+        """Return the unclaimed time of an account over all lanes."""
+        return sum(
+            int(self.left(lane, account).sum()) + self.left_outside(lane, account)
+            for lane in range(len(self.lanes))
+        )
+
+    def free(self, lane: int) -> np.ndarray | None:
+        """Return the time of each unit in which the device does not work; None if it is unknown.
+
+        Time that the host loses while the device works is not lost for the run.
+        """
+        free, of_lane = self._free.get(lane), self.lanes[lane]
+        if free is None and of_lane.device is not None:
+            cycle = sum(of_lane.accounts.values(), np.zeros(len(of_lane.ns), np.int64))
+            free = self._free[lane] = np.maximum(cycle - np.maximum(of_lane.device, 0), 0)
+        return free
+
+    def bid(self) -> Bid:
+        """Return a bid on the unclaimed time."""
+        return Bid(self)
+
+    def _accept(
+        self,
+        left: dict[tuple[int, str], np.ndarray],
+        outside: dict[tuple[int, str], int],
+        free: dict[int, np.ndarray],
+        total_ns: int,
+    ) -> None:
+        self._left.update(left)
+        self._outside.update(outside)
+        self._free.update(free)
+        self.claimed_ns += total_ns
+
+
+class Bid:
+    """Amounts that a finding will claim if it is a warning or more.
+
+    A bid takes nothing from the claims until `commit`. It never exceeds the unclaimed time.
+    """
+
+    def __init__(self, claims: Claims) -> None:
+        """Start without amounts."""
+        self._claims = claims
+        self._left: dict[tuple[int, str], np.ndarray] = {}
+        self._outside: dict[tuple[int, str], int] = {}
+        self._free: dict[int, np.ndarray] = {}
+        self._blocks = np.zeros(_BLOCKS)
+        self._exact_ns = 0
+        self.total_ns = 0
+        self.by_account: dict[str, int] = {}
+        """The amounts by account, over all lanes."""
+        self.by_lane: dict[int, int] = {}
+        """The amounts by lane, over all accounts."""
+
+    def left(self, lane: int, account: str) -> np.ndarray:
+        """Return the time that neither a finding nor this bid has claimed, unit by unit."""
+        left = self._left.get((lane, account))
+        return self._claims.left(lane, account) if left is None else left
+
+    def add(
+        self, lane: int, account: str, amounts: np.ndarray | int | None, *, is_host: bool = False
+    ) -> np.ndarray:
+        """Add an amount for each unit, at most the unclaimed time; return what was added.
+
+        `amounts` None is all that is left. With `is_host`, at most the time in which the device
+        does not work is added.
+        """
+        left = self.left(lane, account)
+        if amounts is None:
+            taken = left.copy()
+        else:
+            taken = np.clip(np.asarray(amounts).astype(np.int64), 0, left)
+        if is_host:
+            free = self._free.get(lane)
+            free = self._claims.free(lane) if free is None else free
+            if free is not None:
+                taken = np.minimum(taken, free)
+                self._free[lane] = free - taken
+        self._left[lane, account] = left - taken
+        total = int(taken.sum())
+        if len(taken) >= _BLOCKS:
+            edges = np.linspace(0, len(taken), _BLOCKS + 1).astype(np.int64)
+            self._blocks += np.add.reduceat(taken, edges[:-1])
+        else:
+            self._exact_ns += total
+        self._count(lane, account, total)
+        return taken
+
+    def spread(self, lane: int, account: str, units: np.ndarray | slice, amount: float) -> int:
+        """Add an amount to some units in proportion to their time in an account; return the sum."""
+        left = self.left(lane, account)
+        part = left[units]
+        total = int(part.sum())
+        if amount <= 0 or total <= 0:
+            return 0
+        amounts = np.zeros(len(left), np.int64)
+        amounts[units] = part * min(amount / total, 1.0)
+        return int(self.add(lane, account, amounts).sum())
+
+    def add_outside(self, lane: int, account: str, amount: int | None = None) -> int:
+        """Add time outside of the cycles, at most the unclaimed time; None is all that is left."""
+        left = self._outside.get((lane, account), self._claims.left_outside(lane, account))
+        taken = left if amount is None else min(max(amount, 0), left)
+        self._outside[lane, account] = left - taken
+        self._exact_ns += taken
+        self._count(lane, account, taken)
+        return taken
+
+    def add_all(self, account: str, *, is_host: bool = False) -> None:
+        """Add all unclaimed time of an account in all lanes."""
+        for lane in range(len(self._claims.lanes)):
+            if self._claims.has(lane, account):
+                self.add(lane, account, None, is_host=is_host)
+            if self._claims.left_outside(lane, account):
+                self.add_outside(lane, account)
+
+    def _count(self, lane: int, account: str, total: int) -> None:
+        self.total_ns += total
+        if total:
+            self.by_account[account] = self.by_account.get(account, 0) + total
+            self.by_lane[lane] = self.by_lane.get(lane, 0) + total
+
+    @property
+    def low_ns(self) -> float:
+        """A lower bound of the total if the units are a sample of many such units, ns.
+
+        It is the mean - 2.13 standard errors of five equal blocks of units.
+        """
+        error = float(self._blocks.std(ddof=1)) / _BLOCKS**0.5
+        low = _BLOCKS * (float(self._blocks.mean()) - _T * error)
+        return max(low, 0.0) + self._exact_ns
+
+    def commit(self) -> None:
+        """Claim the amounts."""
+        self._claims._accept(self._left, self._outside, self._free, self.total_ns)
+        self._left, self._outside, self._free = {}, {}, {}

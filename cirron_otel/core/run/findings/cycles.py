@@ -1,0 +1,206 @@
+"""The cycles of units: of one lane, or of lanes that wait for each other, by unit number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ..figures.ledger import Ledger
+from .claims import Bid, Claims
+
+WORK: Final = (
+    "input", "transfer", "forward", "loss", "backward", "optimizer", "communication",
+    "unattributed", "between_units", "busy",
+)  # fmt: skip
+"""The accounts that are a unit's own work, without evaluations, checkpoints, logging and scopes."""
+WAITING: Final = "waiting_for_ranks"
+_SAMPLE: Final = 64
+"""The maximum number of lanes that the common cycle is computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Lanes by unit number: the units that all of them have."""
+
+    lanes: list[int]
+    """The places of the lanes in the ledger."""
+    rows: list[np.ndarray | None]
+    """The places of the common units in each lane; None if they are all its units, in order."""
+    numbers: np.ndarray
+    size: int
+
+    def of(self, place: int, values: np.ndarray) -> np.ndarray:
+        """Return the values of the common units from the values of a lane's units."""
+        rows = self.rows[place]
+        return values if rows is None else values[rows]
+
+    def to(self, place: int, values: np.ndarray, count: int) -> np.ndarray:
+        """Return the values of a lane's `count` units from those of the common units; else 0."""
+        rows = self.rows[place]
+        if rows is None:
+            return values
+        spread = np.zeros(count, values.dtype)
+        spread[rows] = values
+        return spread
+
+
+def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
+    """Align lanes by unit number. If a lane repeats a unit, the last one counts.
+
+    Lanes with less than half of the units of the longest one are left out.
+    """
+    longest = max((len(ledger.lanes[lane].ns) for lane in lanes), default=0)
+    lanes = [lane for lane in lanes if 2 * len(ledger.lanes[lane].ns) >= max(longest, 1)]
+    numbers = [ledger.lanes[lane].number for lane in lanes]
+    size = max((ledger.lanes[lane].size for lane in lanes), default=1)
+    if not lanes:
+        return Aligned([], [], np.zeros(0, np.int64), size)
+    first = numbers[0]
+    is_same = all(len(each) == len(first) and np.array_equal(each, first) for each in numbers)
+    if is_same and (len(lanes) == 1 or bool((np.diff(first) > 0).all())):
+        return Aligned(lanes, [None] * len(lanes), first, size)
+    common, rows = first, []
+    for each in numbers:
+        common = np.intersect1d(common, each)
+    for each in numbers:
+        unique, last = np.unique(each[::-1], return_index=True)
+        rows.append(len(each) - 1 - last[np.searchsorted(unique, common)])
+    return Aligned(lanes, list(rows), common, size)
+
+
+def is_synchronised(ledger: Ledger) -> bool:
+    """Return whether the ledger has ranks that wait for each other."""
+    with_units = [each for each in ledger.lanes if len(each.ns)]
+    return len(with_units) > 1 and any(
+        WAITING in each.accounts and bool(each.accounts[WAITING].any()) for each in with_units
+    )
+
+
+def aligned_groups(ledger: Ledger) -> list[Aligned]:
+    """Return all synchronised lanes together, or else each lane with units."""
+    lanes = [place for place, each in enumerate(ledger.lanes) if len(each.ns)]
+    if is_synchronised(ledger):
+        return [align(ledger, lanes)]
+    return [align(ledger, [lane]) for lane in lanes]
+
+
+def deviation_of(values: np.ndarray) -> float:
+    """Return the robust deviation from the lower half: (median - 10th percentile) / 1.28."""
+    if not len(values):
+        return 0.0
+    low, middle = np.percentile(values, (10, 50))
+    return float(middle - low) / 1.28
+
+
+class Cycles:
+    """The unclaimed work in the cycles of some lanes; of several lanes, the lower median.
+
+    It has the state of the claims at the time at which each property is first used.
+    """
+
+    def __init__(self, aligned: Aligned, claims: Claims) -> None:
+        """`claims` are those of the ledger with the lanes."""
+        self.aligned, self._claims = aligned, claims
+        step = -(-len(aligned.lanes) // _SAMPLE) or 1
+        self._sample = list(range(0, len(aligned.lanes), step))
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The numbers of the units."""
+        return self.aligned.numbers
+
+    def of_lane(self, place: int, account: str) -> np.ndarray:
+        """Return the unclaimed time of an account in one of the lanes, by unit, as float64."""
+        left = self._claims.left(self.aligned.lanes[place], account)
+        return self.aligned.of(place, left).astype(np.float64)
+
+    def work_of(self, place: int, accounts: Sequence[str] = WORK) -> np.ndarray:
+        """Return the unclaimed time of some accounts in one of the lanes, by unit, as float64."""
+        lane = self.aligned.lanes[place]
+        total = np.zeros(len(self.aligned.numbers))
+        for account in accounts:
+            if self._claims.has(lane, account):
+                total += self.aligned.of(place, self._claims.left(lane, account))
+        return total
+
+    @cached_property
+    def work(self) -> np.ndarray:
+        """The time of a cycle without what is not a unit's own work, ns."""
+        return lower_median([self.work_of(place) for place in self._sample])
+
+    def account(self, name: str) -> np.ndarray:
+        """Return the common time of an account by unit, ns."""
+        return lower_median([self.of_lane(place, name) for place in self._sample])
+
+    @cached_property
+    def is_steady(self) -> np.ndarray:
+        """Whether each unit is after the warm-up, and neither lost nor stalled."""
+        steady = np.ones(len(self.numbers), bool)
+        for place in self._sample:
+            lane = self.aligned.lanes[place]
+            for account in ("lost", "stalled", "warm_up", "compilation"):
+                if not self._claims.has(lane, account):
+                    continue
+                times = self._claims.lanes[lane].accounts[account]
+                units = np.flatnonzero(self.aligned.of(place, times) > 0)
+                if account == "warm_up" and len(units):
+                    steady[: units[-1] + 1] = False
+                steady[units] = False
+        return steady if steady.any() else np.ones(len(steady), bool)
+
+    @cached_property
+    def median_ns(self) -> float:
+        """The median of the work of the steady units."""
+        work = self.work[self.is_steady]
+        return float(np.median(work)) if len(work) else 0.0
+
+    @cached_property
+    def deviation_ns(self) -> float:
+        """The robust deviation of the work of the steady units."""
+        return deviation_of(self.work[self.is_steady])
+
+    def baselines(self, units: np.ndarray) -> dict[str, float]:
+        """Return the median time of each account over some units, given as a mask."""
+        return {name: float(np.median(self.account(name)[units])) for name in WORK}
+
+    def add_excess(
+        self, bid: Bid, excess: np.ndarray, baselines: dict[str, float], *, is_host: bool = False
+    ) -> None:
+        """Add to a bid the excess of each unit over the baselines, in all lanes.
+
+        `excess` is the maximum for each unit. A lane that has less excess than the others waits
+        for them, so its waiting is added up to the same maximum.
+        """
+        units = excess > 0
+        if not units.any():
+            return
+        for place, lane in enumerate(self.aligned.lanes):
+            count = len(self._claims.lanes[lane].ns)
+            rest = excess.copy()
+            present = [each for each in WORK if self._claims.has(lane, each)]
+            over = {
+                each: np.where(units, np.maximum(self.of_lane(place, each) - baselines[each], 0), 0)
+                for each in present
+            }
+            for account in sorted(over, key=lambda each: -float(over[each].sum())):
+                amounts = np.minimum(over[account], rest).astype(np.int64)
+                taken = bid.add(
+                    lane, account, self.aligned.to(place, amounts, count), is_host=is_host
+                )
+                rest -= self.aligned.of(place, taken)
+            if len(self.aligned.lanes) > 1 and self._claims.has(lane, WAITING):
+                amounts = np.where(units, rest, 0).astype(np.int64)
+                bid.add(lane, WAITING, self.aligned.to(place, amounts, count))
+
+
+def lower_median(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the lower median of several arrays, place by place."""
+    if len(rows) == 1:
+        return rows[0]
+    middle = (len(rows) - 1) // 2
+    median: np.ndarray = np.partition(np.stack(rows), middle, axis=0)[middle]
+    return median

@@ -1,0 +1,94 @@
+"""The input of the rules: plain values about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...analysis.divergence.replicas import ReplicaComparison
+from ...analysis.failures import SessionFailure
+from ...analysis.summary import SessionSummary
+from ...analysis.verdicts.window import Stall, Utilization
+from ...records.memory_devices import CPU
+from ..figures.ledger import Ledger
+
+State = Literal["running", "ended", "interrupted", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSeries:
+    """The numbers of a mark in one rank, in order of their time."""
+
+    name: str
+    rank: int | None
+    numbers: np.ndarray
+    """The values as float64; NaN and infinities are included."""
+    times: np.ndarray
+    """The time of each value, Unix ns; the smallest int64 for an unknown time."""
+    is_eval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The memory of a device, or of the process, in one rank. Sizes are in bytes."""
+
+    rank: int | None
+    device: str
+    """`cpu` for the process."""
+    peak_bytes: int
+    capacity_bytes: int | None = None
+    times: np.ndarray | None = None
+    """The time of each sample, Unix ns, in order; None without samples."""
+    sizes: np.ndarray | None = None
+    """The size in each sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """An out-of-memory error that the run recorded, whether it ended the process or not."""
+
+    rank: int | None
+    time_ns: int | None
+    device: str | None = None
+    requested_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The values of a run that the rules need."""
+
+    ledger: Ledger | None = None
+    """None for a run without units."""
+    unit: str = "step"
+    """The name of a unit: `step`, or `request`."""
+    state: State = "ended"
+    failures: Sequence[SessionFailure] = ()
+    """In the order of `Run.failures`: the first one is the cause of the others."""
+    sessions: Sequence[SessionSummary] = ()
+    series: Sequence[ValueSeries] = ()
+    memory: Sequence[MemoryUse] = ()
+    out_of_memory: Sequence[OutOfMemory] = ()
+    cpu: Sequence[Utilization] = ()
+    gpu: Sequence[Utilization] = ()
+    temperature: Sequence[Utilization] = ()
+    stalls: Sequence[Stall] = ()
+    """The ranks of a running job that have finished no unit for some time."""
+    dropped_records: int = 0
+    """The number of records that the recording processes dropped."""
+    missing_files: int = 0
+    """The number of batches that could not be read."""
+    summarised: int = 0
+    """The number of units that an export budget sent as summaries."""
+    replicas: ReplicaComparison | None = None
+    world_size: int | None = None
+    """The number of ranks that the job has; None if it is unknown."""
+
+    @property
+    def lacks_device_times(self) -> bool:
+        """Whether the run used a device, and no unit has its time on the device."""
+        has_device = any(each.device != CPU for each in self.memory) or bool(self.gpu)
+        lanes = [] if self.ledger is None else self.ledger.lanes
+        return has_device and bool(lanes) and all(each.device is None for each in lanes)

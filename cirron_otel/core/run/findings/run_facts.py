@@ -1,0 +1,107 @@
+"""The facts about a recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ...analysis.mark_series import Point
+from ...analysis.memory_series import DeviceMemory, MemoryReport
+from ...analysis.summary import SessionSummary
+from ...analysis.verdicts.window import Stall
+from ..figures.readings import ReadingsFold
+from .facts import Facts, MemoryUse, OutOfMemory, State, ValueSeries
+from .failures import is_interrupt
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+_OOM: Final = "oom"
+_MOST_DEVICES: Final = 64
+_POINTS: Final = 400
+
+
+def facts_of(
+    run: Run,
+    *,
+    unit: str = "step",
+    world_size: int | None = None,
+    stalls: Sequence[Stall] = (),
+    missing_files: int = 0,
+) -> Facts:
+    """Return the facts about a run.
+
+    `world_size` is the number of ranks that the job has, if it is known. `stalls` are those of a
+    running job.
+    """
+    ledger: Any = getattr(run, "ledger", None)
+    readings = ReadingsFold(run.recording.texts)
+    for block in run.recording.mark_blocks():
+        readings.add(block)
+    return Facts(
+        ledger=ledger,
+        unit=unit,
+        state=state_of(run.sessions),
+        failures=run.failures,
+        sessions=run.sessions,
+        series=[
+            ValueSeries(name, rank, numbers, times, is_eval)
+            for name, rank, is_eval, numbers, times in run.mark_values()
+        ],
+        memory=list(_memory(run)),
+        out_of_memory=list(_out_of_memory(run.memory)),
+        cpu=readings.cpu(),
+        gpu=readings.gpu(),
+        temperature=readings.temperature(),
+        stalls=stalls,
+        dropped_records=sum(each.count for each in run.drops) + run.dropped_marks,
+        missing_files=missing_files,
+        summarised=run.summarised,
+        replicas=run.replicas,
+        world_size=world_size,
+    )
+
+
+def state_of(sessions: Iterable[SessionSummary]) -> State:
+    """Return the state of a run from its sessions."""
+    states = {each.state for each in sessions}
+    if "open" in states:
+        return "running"
+    if any(is_interrupt(each.error) for each in sessions):
+        return "interrupted"
+    return "incomplete" if states & {"unfinished", "killed"} else "ended"
+
+
+def _memory(run: Run) -> Iterator[MemoryUse]:
+    report = run.memory
+    peaks: dict[tuple[int | None, str], int] = {}
+    for phase in report.phases:
+        key = phase.rank, phase.device
+        peaks[key] = max(peaks.get(key, 0), phase.peak_bytes or 0)
+    points = [of_device for _, of_device in run.memory_points(_MOST_DEVICES, _POINTS)]
+    for place, device in enumerate(report.devices):
+        samples = points[place] if place < len(points) else []
+        yield _use(device, samples, peaks.get((device.rank, device.device), 0))
+
+
+def _use(device: DeviceMemory, samples: Sequence[Point], exact_bytes: int) -> MemoryUse:
+    timed = [each for each in samples if each.begin_ns is not None and each.numbers]
+    sampled = device.max_reserved_bytes
+    return MemoryUse(
+        device.rank,
+        device.device,
+        max(device.max_bytes if sampled is None else sampled, exact_bytes),
+        device.device_total_bytes,
+        np.array([each.begin_ns for each in timed], np.int64),
+        np.array([each.middle for each in timed], np.float64),
+    )
+
+
+def _out_of_memory(memory: MemoryReport) -> Iterator[OutOfMemory]:
+    for each in memory.alerts:
+        if each.kind == _OOM:
+            value = each.value or ""
+            requested = int(value) if value.isdecimal() else None
+            yield OutOfMemory(each.rank, each.time_ns, each.device or None, requested)

@@ -1,0 +1,415 @@
+"""Findings on ranks that the other ranks wait for.
+
+The cost is what the run would save, in ns summed over all ranks: in each unit, the slowest work of
+any rank, less the slowest work if the stragglers had the typical work of the other ranks. The
+stragglers claim their excess up to that, and the other ranks their waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from .assessment import Assessment, add_wait, advise, locate
+from .claims import Bid
+from .cycles import WAITING, WORK, Cycles, is_synchronised
+from .finding import Finding
+from .spikes import describe_spikes, main_part
+from .words import intervals, percent, period_of, ranks_text, time, units_text
+
+_WAITING_PHASES: Final = ("backward", "communication")
+"""The accounts in which ranks wait. Their rest is not what the others wait for."""
+_ACCOUNTS: Final = (*(name for name in WORK if name not in _WAITING_PHASES), "other_scopes")
+_KINDS: Final = {
+    "input": "INPUT_STRAGGLER", "transfer": "H2D_STRAGGLER",
+    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER",
+    "optimizer": "COMPUTE_STRAGGLER",
+    "unattributed": "WAIT_STRAGGLER", "between_units": "WAIT_STRAGGLER",
+}  # fmt: skip
+_ADVICE: Final = {
+    "INPUT_STRAGGLER": "compare the storage, the share of the data and the DataLoader workers"
+    " (num_workers) of {ranks} with the other ranks'",
+    "COMPUTE_STRAGGLER": "compare the batches, the device's clock and the other load of the host"
+    " of {ranks} with the other ranks'",
+    "H2D_STRAGGLER": "check the batch size, pin_memory=True and the link of the device of {ranks}",
+    "WAIT_STRAGGLER": "name the work of {ranks} outside of phases with ci.scope(...)",
+    "STRAGGLER": "compare the phases of {ranks} with the other ranks'",
+}
+_MOVING: Final = "give all ranks batches of equal work: bucket samples by length, or pad them"
+_CONFIDENCE: Final = 3.75
+"""3 deviations, times 1.25 for the deviation of a median."""
+_TWO_THIRDS: Final = 2 / 3
+_DEVIATIONS: Final = 5
+_WIDTH: Final = 0.97
+"""The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
+_ONE: Final = 0.8
+"""The fraction of the excess from which one rank is the straggler, and does not move."""
+_SPIKE: Final = 2
+_CLIP: Final = 3
+_GAP: Final = 3
+_FEWEST: Final = 3
+_MOST_LANES: Final = 64
+
+
+@dataclass
+class _Work:
+    """The work of all aligned lanes by unit, ns."""
+
+    cycles: Cycles
+    matrix: np.ndarray
+    """Lanes by units."""
+    median_ns: float
+    """The median work of a unit over the lanes."""
+
+    @cached_property
+    def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The medians and the means of accounts in the steady units, over the others' ones."""
+        steady, lanes = self.cycles.is_steady, range(len(self.cycles.aligned.lanes))
+        medians, means = {}, {}
+        for account in _ACCOUNTS:
+            times = [self.cycles.of_lane(place, account)[steady] for place in lanes]
+            middle = np.array([float(np.median(each)) for each in times])
+            mean = np.array([float(each.mean()) for each in times])
+            medians[account] = middle - lower_median_of_others(middle)
+            means[account] = mean - lower_median_of_others(mean)
+        return medians, means
+
+    def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
+        """Return the usual excess of a lane over the others' lower median, by account.
+
+        `excess_ns` is the usual excess of all accounts together. Medians do not have the excess of
+        single units; means are needed for work that only some units have.
+        """
+        medians, means = (
+            {name: float(each[place]) for name, each in excess.items() if each[place] > 0}
+            for excess in self._usual
+        )
+        return medians if 2 * sum(medians.values()) >= excess_ns else means
+
+    def excess_in(self, units: np.ndarray) -> list[dict[str, float]]:
+        """Return for each lane its excess in some units (a mask: lanes by units), by account."""
+        excess: list[dict[str, float]] = [{} for _ in self.cycles.aligned.lanes]
+        some = units.any(axis=0)
+        for account in _ACCOUNTS:
+            rows = [self.cycles.of_lane(place, account)[some] for place in range(len(excess))]
+            times = np.stack(rows)
+            if not times.any():
+                continue
+            over = np.maximum(times - lower_median_of_others(times), 0)
+            totals = np.where(units[:, some], over, 0).sum(axis=1)
+            for place in np.flatnonzero(totals).tolist():
+                excess[place][account] = float(totals[place])
+        return excess
+
+
+def lower_median_of_others(values: np.ndarray) -> np.ndarray:
+    """Return for each row the lower median of the other rows; column by column."""
+    count = len(values)
+    middle = (count - 2) // 2
+    ordered = np.partition(values, (middle, middle + 1), axis=0)
+    lower: np.ndarray = np.where(values <= ordered[middle], ordered[middle + 1], ordered[middle])
+    return lower
+
+
+def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
+    """Yield the findings on slow ranks: persistent ones, then those of some units."""
+    if not is_synchronised(assessment.ledger) or not assessment.is_training:
+        return
+    cycles = assessment.cycles()[0]
+    if len(cycles.aligned.lanes) < 2 or not len(cycles.numbers):
+        return
+    work = _work(cycles)
+    for lanes, excess in _persistent(assessment, work):
+        finding = _price_persistent(assessment, work, lanes, excess)
+        if finding is not None:
+            yield finding
+    finding = _of_units(assessment, work)
+    if finding is not None:
+        yield finding
+
+
+def jitter_findings(assessment: Assessment) -> Iterator[Finding]:
+    """Yield the notice on the waiting that no straggler explains."""
+    cost = assessment.claims.left_total(WAITING)
+    if cost <= 0 or cost < assessment.limits["rank_jitter.notice"] * assessment.running_ns:
+        return
+    each = cost / max(assessment.units, 1)
+    share = assessment.share(cost)
+    finding = Finding("RANK_JITTER", "notice", cost, share, "")
+    finding.sentence = (
+        f"A rank waits {time(each)} of each {time(assessment.unit_ns)} {assessment.unit} for"
+        f" whichever rank is slowest, {percent(share)} of the time; no rank is always the slowest."
+    )
+    locate(finding, per_unit_ns=round(each), unit_ns=round(assessment.unit_ns))
+    advise(finding, _MOVING, part=None)
+    yield finding
+
+
+def _work(cycles: Cycles) -> _Work:
+    rows = [cycles.work_of(place, _ACCOUNTS) for place in range(len(cycles.aligned.lanes))]
+    matrix = np.stack(rows)
+    return _Work(cycles, matrix, float(np.median(np.median(matrix, axis=0))))
+
+
+def _persistent(assessment: Assessment, work: _Work) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Yield groups of slow lanes that have one cause, and the mean excess of each lane."""
+    steady = work.cycles.is_steady
+    matrix = work.matrix[:, steady]
+    count = matrix.shape[1]
+    differences = matrix - np.median(matrix, axis=0)
+    low, medians = np.percentile(differences, (10, 50), axis=1)
+    deviations = (medians - low) / 1.28
+    noise = (
+        deviations
+        + np.partition(deviations, (len(deviations) - 1) // 2)[(len(deviations) - 1) // 2]
+    )
+    excess = medians - lower_median_of_others(medians)
+    limit = np.maximum(
+        assessment.limits["straggler.excess"] * work.median_ns,
+        _CONFIDENCE * noise / max(count, 1) ** 0.5,
+    )
+    slow = np.flatnonzero(excess > limit)
+    if not len(slow) or 2 * len(slow) > len(matrix):
+        return
+    # Units that are slow for another reason do not count.
+    width = _CLIP * deviations[:, None]
+    middle = medians[:, None]
+    means = np.clip(differences, middle - width, middle + width).mean(axis=1)
+    mean_excess = np.maximum(means - lower_median_of_others(means), 0)
+    kinds: dict[tuple[str, str | None], list[int]] = {}
+    for place in slow[np.argsort(-excess[slow])].tolist():
+        kinds.setdefault(_cause(work.excess_of(place, float(mean_excess[place]))), []).append(place)
+    for places in kinds.values():
+        of_group = np.zeros(len(matrix))
+        of_group[places] = mean_excess[places]
+        yield places, of_group
+
+
+def _cause(excess: dict[str, float]) -> tuple[str, str | None]:
+    """Return the kind of a straggler, and the account with the most of its excess."""
+    total = sum(excess.values())
+    by_kind: dict[str, float] = {}
+    for account, ns in excess.items():
+        kind = _KINDS.get(account, "STRAGGLER")
+        by_kind[kind] = by_kind.get(kind, 0) + ns
+    if not total:
+        return "STRAGGLER", None
+    kind = max(by_kind, key=lambda each: by_kind[each])
+    account = max(excess, key=lambda each: excess[each])
+    if by_kind[kind] < _TWO_THIRDS * total:
+        return "STRAGGLER", account if 2 * excess[account] >= total else None
+    of_kind = {each: ns for each, ns in excess.items() if _KINDS.get(each, "STRAGGLER") == kind}
+    return kind, max(of_kind, key=lambda each: of_kind[each])
+
+
+def _price_persistent(
+    assessment: Assessment, work: _Work, places: list[int], excess: np.ndarray
+) -> Finding | None:
+    cycles = work.cycles
+    typical = work.matrix - excess[:, None]
+    saved = np.maximum(work.matrix.max(axis=0) - typical.max(axis=0), 0)
+    bid = assessment.claims.bid()
+    by_account: dict[str, float] = {}
+    for place in range(len(cycles.aligned.lanes)):
+        rest = saved
+        if excess[place] > 0:
+            own = work.excess_of(place, float(excess[place]))
+            for account, ns in own.items():
+                by_account[account] = by_account.get(account, 0) + ns
+            rest = saved - _add_own(assessment, bid, cycles, place, own,
+                                    np.minimum(saved, excess[place]))  # fmt: skip
+        add_wait(assessment, bid, cycles, place, rest)
+    kind, main = _cause(by_account)
+    mean = float(saved.mean())
+
+    def describe(finding: Finding) -> None:
+        lanes = [cycles.aligned.lanes[place] for place in places]
+        finding.ranks = assessment.ranks_of(lanes)
+        finding.hosts = assessment.hosts_of(lanes)
+        _place(assessment, finding, main)
+        verb, whom = ("is", "it") if len(places) == 1 else ("are", "them")
+        finding.sentence = (
+            f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: all ranks"
+            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit}"
+            f" for {whom}, {percent(finding.share)} of the time."
+        )
+        locate(
+            finding,
+            wait_ns=round(mean),
+            excess_ns={str(assessment.ledger.lanes[lane].rank): round(float(excess[place]))
+                       for lane, place in zip(lanes, places, strict=True)},
+            accounts_ns={name: round(ns) for name, ns in by_account.items()},
+            unit_ns=round(assessment.unit_ns),
+        )  # fmt: skip
+        _advise(finding, kind)
+
+    finding = assessment.price(kind, bid, describe, is_estimate=True)
+    if finding is not None and finding.severity != "notice":
+        work.matrix = typical
+    return finding
+
+
+def _add_own(
+    assessment: Assessment,
+    bid: Bid,
+    cycles: Cycles,
+    place: int,
+    excess: dict[str, float],
+    amounts: np.ndarray,
+) -> np.ndarray:
+    """Add the excess of a slow lane, divided by account; return what was added in each unit."""
+    aligned = cycles.aligned
+    lane, total = aligned.lanes[place], sum(excess.values())
+    count = len(assessment.ledger.lanes[lane].ns)
+    added = np.zeros(len(amounts))
+    for account, ns in excess.items():
+        part = (amounts * (ns / total)).astype(np.int64)
+        added += aligned.of(place, bid.add(lane, account, aligned.to(place, part, count)))
+    return added
+
+
+def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
+    """Return the finding on the units in which a rank is slower than the others."""
+    cycles, matrix = work.cycles, work.matrix
+    noise = _noise(assessment, work)
+    limit = max(_DEVIATIONS * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
+    usual = lower_median_of_others(matrix)
+    over = matrix - usual
+    slow = (over > limit) & cycles.is_steady
+    slow &= over >= main_part(over[slow])
+    units = slow.any(axis=0)
+    if not units.any():
+        return None
+    typical = np.where(slow, usual, matrix)
+    saved = np.maximum(matrix.max(axis=0) - typical.max(axis=0), 0)
+    bid = assessment.claims.bid()
+    by_account: dict[str, float] = {}
+    by_place = {}
+    excess = work.excess_in(slow)
+    for place in range(len(matrix)):
+        rest = saved
+        if slow[place].any():
+            own = excess[place]
+            held = np.where(slow[place], np.minimum(over[place], saved), 0)
+            by_place[place] = float(held.sum())
+            for account, ns in own.items():
+                total = sum(own.values())
+                by_account[account] = by_account.get(account, 0) + by_place[place] * ns / total
+            rest = saved - _add_own(assessment, bid, cycles, place, own, held)
+        add_wait(assessment, bid, cycles, place, rest)
+    return _price_units(assessment, work, bid, units, saved, by_place, by_account)
+
+
+def _noise(assessment: Assessment, work: _Work) -> float:
+    """Return the usual deviation of a rank's time up to its waiting phase, ns.
+
+    It is estimated from the lower quarter, which has no slow units even if a rank is slow in half
+    of them.
+    """
+    cycles = work.cycles
+    lanes = cycles.aligned.lanes
+    widths = []
+    for place in range(0, len(lanes), -(-len(lanes) // _MOST_LANES)):
+        own = cycles.aligned.of(place, assessment.ledger.lanes[lanes[place]].own)
+        times = own[cycles.is_steady & (own >= 0)].astype(np.float64)
+        if not len(times):
+            times = work.matrix[place][cycles.is_steady]
+        low, high = np.percentile(times, (5, 25))
+        widths.append(float(high - low))
+    return float(np.median(widths)) / _WIDTH
+
+
+def _main_interval(numbers: np.ndarray, saved: np.ndarray, size: int) -> np.ndarray:
+    """Return the numbers of the interval with most of the saved time; all if there is none.
+
+    An interval may lack up to two units in a row.
+    """
+    parts = np.cumsum(np.r_[0, np.diff(numbers) > _GAP * size])
+    sums = np.bincount(parts, weights=saved)
+    first = int(np.argmax(sums))
+    inside = numbers[parts == first]
+    if sums[first] < _ONE * sums.sum() or len(inside) < _FEWEST:
+        return numbers
+    return np.arange(inside[0], inside[-1] + 1, size)
+
+
+def _price_units(
+    assessment: Assessment,
+    work: _Work,
+    bid: Bid,
+    units: np.ndarray,
+    saved: np.ndarray,
+    by_place: dict[int, float],
+    by_account: dict[str, float],
+) -> Finding | None:
+    cycles = work.cycles
+    first = max(by_place, key=lambda place: by_place[place])
+    is_moving = by_place[first] < _ONE * sum(by_place.values())
+    slow = [first] if not is_moving else sorted(by_place)
+    numbers = cycles.numbers[units]
+    kind, main = _cause(by_account)
+    mean = float(saved[units].mean())
+    is_regular = not is_moving and period_of(numbers) is not None
+    if is_regular and mean > _SPIKE * work.median_ns:
+        kind = "INPUT_SPIKES" if main == "input" else "SPIKES"
+
+    def describe(finding: Finding) -> None:
+        lanes = [cycles.aligned.lanes[place] for place in slow]
+        finding.ranks = assessment.ranks_of(lanes)
+        finding.hosts = assessment.hosts_of(lanes)
+        locate(finding, units=int(units.sum()), wait_ns=round(mean),
+               accounts_ns={name: round(ns) for name, ns in by_account.items()})  # fmt: skip
+        if kind in ("INPUT_SPIKES", "SPIKES"):
+            describe_spikes(assessment, finding, main, numbers, mean, work.median_ns,
+                            cycles.aligned.size)  # fmt: skip
+            return
+        finding.moving = is_moving
+        is_all = units.sum() >= _ONE * len(units)
+        named = _main_interval(numbers, saved[units], cycles.aligned.size)
+        finding.steps = [] if is_all else intervals(named, cycles.aligned.size)
+        finding.every = None if is_all else period_of(numbers)
+        _place(assessment, finding, main)
+        _state(assessment, finding, main, numbers, mean)
+        _advise(finding, kind)
+
+    return assessment.price(kind, bid, describe)
+
+
+def _state(
+    assessment: Assessment,
+    finding: Finding,
+    account: str | None,
+    numbers: np.ndarray,
+    mean: float,
+) -> None:
+    where, unit = assessment.place_of(account), assessment.unit
+    place = f"in {units_text(finding.steps, unit)}" if len(finding.steps) == 1 else (
+        f"in {len(numbers):,} {unit}s"
+    )  # fmt: skip
+    who = (
+        f"In {len(numbers):,} {unit}s one rank is slow in {where}, and the slow rank changes"
+        if finding.moving else f"{ranks_text(finding.ranks)} is slow in {where} {place}"
+    )  # fmt: skip
+    finding.sentence = (
+        f"{who}: all ranks wait {time(mean)} in such a {unit}, {percent(finding.share)} of the"
+        " time."
+    )
+
+
+def _place(assessment: Assessment, finding: Finding, account: str | None) -> None:
+    name = assessment.name_of(account)
+    if account == "other_scopes":
+        finding.scope = name
+    else:
+        finding.phase = name
+
+
+def _advise(finding: Finding, kind: str) -> None:
+    ranks = ranks_text(finding.ranks, begins=False)
+    advice = _ADVICE[kind].format(ranks=ranks)
+    texts = (_MOVING, advice) if finding.moving else (advice,)
+    advise(finding, *texts)
