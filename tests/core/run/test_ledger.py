@@ -244,6 +244,18 @@ def test_ranks_wait_in_forward_if_all_end_it_together() -> None:
     assert waiting == [sum(50 - at % 2 for at in range(1, 20)), 0]
 
 
+def test_ranks_wait_in_forward_for_one_that_is_slow_in_some_units() -> None:
+    units = []
+    for rank in range(2):
+        for at in range(40):
+            loading = 60 if rank == 1 and at >= 30 else 20
+            times = {"data_load": loading, "forward": 100 - loading, "backward": 100}
+            units.append(Unit(200 * at, 200, phases(200 * at, times), rank, at))
+    ledger = ledger_of(units)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [10 * 40, 0]
+
+
 def test_ranks_that_are_not_synchronised_wait_for_nobody() -> None:
     units = [
         Unit(100 * (1 + rank) * at, 100, phases(100 * (1 + rank) * at, {"backward": 50}), rank, at)
@@ -269,6 +281,30 @@ def test_slow_first_units_are_warm_up_without_their_input() -> None:
     assert lane.totals["warm_up"] == 450 + 50 + 100
     assert lane.totals["input"] == 300 + 21 * 10
     assert lane.totals["forward"] == 22 * 50
+
+
+def test_compilation_in_first_units_is_not_warm_up() -> None:
+    steady = {"forward": 50, "backward": 40}
+    first = {"compile": 300, "forward": 90, "backward": 40}
+    [lane] = ledger_of(run_of([first, *[steady] * 20])).lanes
+    assert lane.totals["compilation"] == 300
+    assert lane.totals["warm_up"] == 40
+
+
+def test_ranks_wait_on_their_devices() -> None:
+    units = []
+    for rank in range(2):
+        for at in range(20):
+            loading = 50 if rank else 10
+            parts: list[tuple[str, int, int, int]] = [
+                ("data_load", 100 * at, loading, 0), ("forward", 100 * at + loading, 2, 20),
+                ("backward", 100 * at + loading + 2, 3, 80 - loading),
+            ]  # fmt: skip
+            units.append(Unit(100 * at, 100, parts, rank, at))
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    waiting = [lane.totals.get("waiting_for_ranks", 0) for lane in ledger.lanes]
+    assert waiting == [40 * 19, 0]
 
 
 def test_units_that_a_later_process_repeats_are_lost() -> None:

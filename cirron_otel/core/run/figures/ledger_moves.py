@@ -7,12 +7,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ..accounts import OVERRIDING
 from .ledger import Lane
 from .outside import BETWEEN
-from .unit_accounts import UNATTRIBUTED
+from .unit_accounts import UNATTRIBUTED, WAITING
 
 NOT_OF_PERIOD: Final = frozenset({"evaluation", "checkpoint", "logging", "other_scopes"})
 """The accounts that do not count in the period of a unit."""
+_NOT_WARM_UP: Final = NOT_OF_PERIOD.union(OVERRIDING, ("input", "lost", "stalled", "warm_up"))
+"""The accounts of which nothing is warm-up."""
 _STALLED: Final = 10
 """A last unit that takes longer than so many medians has stalled."""
 _WARM: Final = 1.25
@@ -24,8 +27,8 @@ _DIFFERENT: Final = 0.1
 _CELLS: Final = 4_000_000
 _TOGETHER: Final = 4
 _LITTLE: Final = 0.02
-"""Forward passes end together if their ends differ so many times less than their beginnings, and
-their beginnings by more than this part of a cycle."""
+"""Forward passes end together if their ends differ so many times less than their beginnings, in
+units in which these differ by more than this part of a cycle."""
 
 
 def move(lanes: Sequence[Lane]) -> None:
@@ -96,8 +99,9 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
 
 def _warm_up(lane: Lane) -> None:
     """Move the excess of the first units of each process, except for their input."""
-    work = period_of(lane) - lane.accounts.get("input", 0)
-    work = work - lane.accounts.get("lost", 0)
+    work = period_of(lane)
+    for account in _NOT_WARM_UP & set(lane.accounts) - NOT_OF_PERIOD:
+        work = work - lane.accounts[account]
     first_units = [0, *(place for place, _ in lane.restarts)]
     count = len(work)
     if count < _FEW:
@@ -117,11 +121,10 @@ def _warm_up(lane: Lane) -> None:
 
 
 def _move_excess(lane: Lane, place: int, limit: int, medians: dict[str, float]) -> None:
-    spared = NOT_OF_PERIOD | {"input", "lost", "stalled", "warm_up"}
     excesses = {
         name: max(int(times[place] - medians[name]), 0)
         for name, times in lane.accounts.items()
-        if name not in spared and name in medians
+        if name not in _NOT_WARM_UP and name in medians
     }
     total, moved = sum(excesses.values()), 0
     if total <= 0 or limit <= 0:
@@ -149,6 +152,9 @@ def _device(lane: Lane) -> None:
         given = np.minimum(moved, lacking)
         _account(lane, account)[:] += given
         moved -= given
+        if account in WAITING:  # then ranks wait for each other on the device
+            lane.waiting = lane.waiting + given
+            lane.own = np.where(lane.own < 0, -1, np.maximum(lane.own - given, 0))
     # `moved` is at most the sum of what is lacking, so nothing is left.
 
 
@@ -196,7 +202,8 @@ def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) 
 def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
     """Return whether ranks wait for each other in the forward pass, as with sharded weights.
 
-    Their forward passes end together then, though they begin at different times.
+    Their forward passes end together then, though they begin at different times: at least in the
+    units in which one rank is slow.
     """
     if not all("forward" in lane.accounts for lane in lanes):
         return False
@@ -209,8 +216,11 @@ def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) ->
             cycles.append((chunk.own + chunk.waiting)[:, is_known].mean(axis=0))
     if not ends:
         return False
-    begin, end, cycle = (float(np.median(np.concatenate(e))) for e in (begins, ends, cycles))
-    return begin > _TOGETHER * end and begin > _LITTLE * cycle
+    begin, end, cycle = (np.concatenate(each) for each in (begins, ends, cycles))
+    differs = begin > _LITTLE * cycle
+    if np.count_nonzero(differs) < max(_FEW, _LITTLE * len(begin)):
+        return False
+    return bool(np.median(end[differs] / begin[differs]) * _TOGETHER < 1)
 
 
 def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
