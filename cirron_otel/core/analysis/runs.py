@@ -4,7 +4,8 @@ A batch of this project's SDK names its run in its resource. Batches of its olde
 grouped by their trace (the processes started by one `cirron-otel run` share it), and by their job's
 id if their times overlap. Sessions of other software that have no id of their run form one if they
 are distinct ranks of one world size whose times overlap. Batches of cirron-sdk do not name their
-session: sessions of different ranks whose times overlap form one run. Batches from other services
+session: sessions of different ranks whose times overlap by half of the shorter one form one run.
+Batches from other services
 belong to the run whose trace they are part of, if any.
 """
 
@@ -241,7 +242,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
     named = [group for key, group in groups.items() if key[0] == "run"]
     traces = [group for key, group in groups.items() if key[0] == "trace"]
     loose = [group for key, group in groups.items() if key[0] == "session"]
-    return [*named, *_joined(traces, _is_one_run), *_joined(loose, _are_ranks)]
+    return [*named, *_joined(traces, _is_one_run), *_joined(loose, _are_ranks_at_once)]
 
 
 def _joined(
@@ -283,6 +284,17 @@ def _is_same_job(one: list[_Session], other: list[_Session]) -> bool:
 def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
     ranks = set().union(*(each.ranks for each in one))
     return not ranks & set().union(*(each.ranks for each in other))
+
+
+def _are_ranks_at_once(one: list[_Session], other: list[_Session]) -> bool:
+    """Return whether these are different ranks, and ran together for half of the shorter time."""
+    (start, end), (other_start, other_end) = (
+        (min(each.start_ns or 0 for each in group), max(each.end_ns or 0 for each in group))
+        for group in (one, other)
+    )
+    shorter = min(end - start, other_end - other_start)
+    together = min(end, other_end) - max(start, other_start)
+    return 2 * together >= shorter and _are_ranks(one, other)
 
 
 def _add_foreign(

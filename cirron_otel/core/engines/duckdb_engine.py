@@ -104,6 +104,9 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 _HEADERS = """
 SELECT batch_key, otel FROM {rows}
 """
+_RECORDERS = """
+SELECT batch_key, sdk_version, coalesce(contains(otel, '"resource_spans"'), false) FROM {rows}
+"""
 _UNPLACED = """
 SELECT count(*) FROM {rows} AS r
 ANTI JOIN place USING (batch_key)
@@ -221,6 +224,11 @@ class DuckDBEngine(SqlEngine):
             attrs = msgspec.Raw(exactjson.dumps(attributes))
             add_end(outlines[key], name, value if isinstance(value, dict) else None, attrs)
         return outlines
+
+    def recorders(self) -> dict[str, tuple[str | None, bool]]:
+        """Return the version of the recorder of each batch, and whether it is another service."""
+        rows = self._run(_RECORDERS.format(rows=self._rows(BATCHES)))
+        return {key: (version, is_foreign) for key, version, is_foreign in rows}
 
     def open(
         self,

@@ -18,6 +18,7 @@ from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
+from ..run.shapes.producers import NAMES, Producer, is_cirron_sdk
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
@@ -118,6 +119,7 @@ class OpenedTables:
         InputError, TargetError and EndpointError.
         """
         files = self._files
+        self._check_producers(names)
         with contextlib.ExitStack() as stack:
             index = stack.enter_context(self._open(names))
             engine = files if self._connect is None else stack.enter_context(self._connect(files))
@@ -133,6 +135,22 @@ class OpenedTables:
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
                 is_complete=names is None,
             )  # fmt: skip
+
+    def _check_producers(self, names: frozenset[str] | None) -> None:
+        """Raise NeedsPythonError if scopes of the run must be changed to the canonical form."""
+        recorders = [
+            self._recorders[batch.key]
+            for batch in self._batches.batches
+            if names is None or batch.name in names
+        ]
+        if any(is_cirron_sdk(version) for version, _ in recorders):
+            raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
+        if recorders and all(is_foreign for _, is_foreign in recorders):
+            raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
+
+    @cached_property
+    def _recorders(self) -> dict[str, tuple[str | None, bool]]:
+        return self._files.recorders()
 
     @contextlib.contextmanager
     def _open(self, names: frozenset[str] | None) -> Iterator[SpoolIndex]:

@@ -27,15 +27,17 @@ from .run import Run
 
 @contextmanager
 def open_chosen_run(
-    reader: SpoolReader, wanted: str | None, *, slowest: int = 10
+    reader: SpoolReader, wanted: str | None, *, slowest: int = 10, unit: str | None = None
 ) -> Iterator[tuple[ChosenRun, Run]]:
     """Open the wanted run of a spool, by the rules of `choose_run`, and limit `reader` to it.
 
-    Raises UsageError if no run matches, or several do, the errors of reading the batches, and
-    TargetError if there is no disk space.
+    `unit` is the name of the units in a recording of another service.
+
+    Raises UsageError if no run or no unit matches, or several runs do, the errors of reading the
+    batches, and TargetError if there is no disk space.
     """
     if wanted == ALL:
-        with open_run(reader, reader, slowest=slowest) as run:
+        with open_run(reader, reader, slowest=slowest, unit=unit) as run:
             yield ChosenRun(None, 0), run
         return
     guess = _Guess(wanted)
@@ -46,11 +48,11 @@ def open_chosen_run(
         limit_again(reader, chosen.run, spool)
         names = chosen.run.batches
     reducer = guess.finished(names)
-    if reducer is not None:
+    if reducer is not None and unit is None:
         yield chosen, Run(reducer, RunFiles.of(reader), slowest)
         return
     is_odd = guess.names == names  # reducing it again would fail again
-    with open_run(reader, reader, slowest=slowest, in_columns=is_odd) as run:
+    with open_run(reader, reader, slowest=slowest, in_columns=is_odd, unit=unit) as run:
         yield chosen, run
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from ...errors import UsageError
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.thresholds import Thresholds
 from ..spool.reader import BatchFile, SpoolReader
@@ -24,17 +25,22 @@ def open_run(
     *,
     slowest: int = 10,
     in_columns: bool = False,
+    unit: str | None = None,
 ) -> Iterator[Run]:
     """Open the run of some batches, for example of a SpoolReader, which are read again if need be.
 
     `reader` has the batches and the states of the processes; None if there is no spool. With
-    `in_columns`, all records are read into columns first. Raises the errors of reading the batches,
-    and TargetError if there is no disk space.
+    `in_columns`, all records are read into columns first. `unit` is the name of the units in a
+    recording of another service; without one, they are found by a rule (docs/report.md). Raises
+    the errors of reading the batches, UsageError if no such scope has that name, and TargetError
+    if there is no disk space.
     """
     is_once = iter(batches) is batches  # a second pass is not possible
-    recording = None if in_columns or is_once else reduced(batches)
+    recording = None if in_columns or is_once or unit is not None else reduced(batches)
     if recording is None:
-        recording = ArrangedRecording(batches, Texts())
+        recording = ArrangedRecording(batches, Texts(), unit)
+    if unit is not None and recording.unit_name != unit:
+        raise UsageError(f"no scope named {unit!a} in a recording of another service")
     yield Run(recording, RunFiles.of(reader), slowest)
 
 
@@ -51,12 +57,17 @@ def reduced(batches: Iterable[BatchFile]) -> Recording | None:
 
 
 def diagnose_batches(
-    batches: Iterable[BatchFile], limits: Thresholds, world_size: int | None = None
+    batches: Iterable[BatchFile],
+    limits: Thresholds,
+    world_size: int | None = None,
+    *,
+    unit: str | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of a run's batches, for example of a SpoolReader.
 
-    `world_size` is the number of ranks that the run should have, if it is known. Raises the errors
-    of reading the batches, and TargetError if there is no disk space.
+    `world_size` is the number of ranks that the run should have, if it is known. `unit` and the
+    errors are those of `open_run`.
     """
-    with open_run(batches, batches if isinstance(batches, SpoolReader) else None) as run:
+    reader = batches if isinstance(batches, SpoolReader) else None
+    with open_run(batches, reader, unit=unit) as run:
         return diagnose(run.window(limits, world_size), limits)

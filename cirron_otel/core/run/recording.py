@@ -27,6 +27,10 @@ class Recording(Protocol):
     texts: Texts
 
     @property
+    def unit_name(self) -> str:
+        """The recorded name of most units, such as `step`, `batch` or `request`."""
+
+    @property
     def sums(self) -> LaneSums:
         """Sums over all spans of each rank."""
 

@@ -21,6 +21,7 @@ from .parameters import (
     rules_option,
     run_option,
     set_option,
+    unit_option,
 )
 from .progress import progress
 from .runs import report_chosen
@@ -53,6 +54,7 @@ class _Concluded(NamedTuple):
 @from_option
 @run_option
 @engine_option
+@unit_option
 @rules_option
 @click.option(
     "--window",
@@ -79,6 +81,7 @@ def diagnose(
     source_format: str | None,
     run: str | None,
     engine: str,
+    unit: str | None,
     rules: str | None,
     window: int | None,
     settings: tuple[str, ...],
@@ -98,15 +101,17 @@ def diagnose(
     if live or rules == TRACEML:
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
-            place, engine, changes, live=live, fail_on=fail_on, as_json=as_json
+            place, engine, changes, unit, live=live, fail_on=fail_on, as_json=as_json
         )
         return FAILED_VERDICT if has_failed else code
     if window is not None:
         raise UsageError(f"--window needs --rules {TRACEML} or --live")
+    if unit is not None and engine != PYTHON:
+        raise UsageError(f"--unit needs --engine {PYTHON}")
     limits = limits_of(settings)
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:
-        found = _in_python(place, limits, lists_others=as_json)
+        found = _in_python(place, limits, unit, lists_others=as_json)
     _show(source, found, as_json=as_json)
     if fail_on is not None:
         least = SEVERITIES.index(_SEVERITIES.get(fail_on, fail_on))
@@ -120,6 +125,7 @@ def _by_traceml(
     source: EngineSource,
     engine: str,
     changes: Sequence[str],
+    unit: str | None,
     *,
     live: bool,
     fail_on: str | None,
@@ -131,9 +137,11 @@ def _by_traceml(
 
     limits = thresholds_of("live" if live else "run", changes)
     if not live:
-        return show_verdicts(source, engine, limits, fail_on=fail_on, as_json=as_json)
+        return show_verdicts(source, engine, limits, unit, fail_on=fail_on, as_json=as_json)
     if engine != PYTHON:
         raise UsageError(f"--live needs --engine {PYTHON}")
+    if unit is not None:
+        raise UsageError("--unit cannot be combined with --live")
     from .diagnose_live import follow
 
     return follow(
@@ -164,7 +172,9 @@ def _json(chosen: ChosenRun, document: Document) -> dict[str, Any]:
     return {**head, "other_runs": list(chosen.others)}
 
 
-def _in_python(source: EngineSource, limits: Limits, *, lists_others: bool) -> _Concluded:
+def _in_python(
+    source: EngineSource, limits: Limits, unit: str | None, *, lists_others: bool
+) -> _Concluded:
     """Return the document of the wanted run, or of each run for `all`.
 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
@@ -189,14 +199,14 @@ def _in_python(source: EngineSource, limits: Limits, *, lists_others: bool) -> _
                 of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
                 shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
                 batches.on_progress = shown
-                with open_run(batches, batches) as opened:
+                with open_run(batches, batches, unit=unit) as opened:
                     document = document_of_run(
                         shown_name, opened, chosen, reader=batches, limits=limits
                     )
                 runs.append((chosen, document))
         else:
             shown.stage("reading batches", then="diagnosing")
-            with open_chosen_run(reader, source.run) as (chosen, opened):
+            with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
                 report_chosen(chosen, source.run)
                 document = document_of_run(shown_name, opened, chosen, reader=reader, limits=limits)
             runs.append((chosen, document))

@@ -46,6 +46,13 @@ def age_in_ns(text: str) -> int:
     return round(Decimal(match[1]) * UNIT_SECONDS[match[2].lower()] * 1_000_000_000)
 
 
+unit_option: Callable[[F], F] = click.option(
+    "--unit",
+    metavar="NAME",
+    help="The name of the scopes that are the steps, in a recording of another service.",
+)
+
+
 class FormatChoice(click.Choice[str]):
     """A choice from the names in a table of sources or targets, including rows that are added
     later.

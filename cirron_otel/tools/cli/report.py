@@ -21,6 +21,7 @@ from .parameters import (
     rules_option,
     run_option,
     set_option,
+    unit_option,
 )
 from .progress import progress
 from .runs import report_chosen
@@ -76,6 +77,7 @@ _MOST_ASKED = 20
     is_flag=True,
     help="Also show the slowest units, the device times, the memory, the metrics and the marks.",
 )
+@unit_option
 @rules_option
 @set_option
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
@@ -90,6 +92,7 @@ def report(
     page_file: str | None,
     spans: tuple[str, ...],
     full: bool,
+    unit: str | None,
     rules: str | None,
     settings: tuple[str, ...],
     no_pager: bool,
@@ -110,13 +113,16 @@ def report(
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
             raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
-        return _verdicts(engine, EngineSource(source, source_format, run), settings, as_json)
+        named = EngineSource(source, source_format, run)
+        return _verdicts(engine, named, settings, unit, as_json=as_json)
     limits = limits_of(settings)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
+        if unit is not None:
+            raise UsageError(f"--unit needs --engine {PYTHON}")
         computed = _by_engine(engine, EngineSource(source, source_format, run), slowest, limits)
         if computed is not None:
             found = computed.value
@@ -126,7 +132,7 @@ def report(
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
-        with open_chosen_run(reader, run, slowest=slowest) as (chosen, opened):
+        with open_chosen_run(reader, run, slowest=slowest, unit=unit) as (chosen, opened):
             report_chosen(chosen, run)
             found = document_of_run(
                 shown_source(source), opened, chosen, reader=reader, limits=limits
@@ -145,13 +151,20 @@ def report(
     return max(place.report_problems(reader), _drops(found))
 
 
-def _verdicts(engine: str, source: EngineSource, settings: tuple[str, ...], as_json: bool) -> int:
+def _verdicts(
+    engine: str,
+    source: EngineSource,
+    settings: tuple[str, ...],
+    unit: str | None,
+    *,
+    as_json: bool,
+) -> int:
     """Write the verdicts by the rules of TraceML; return the exit code."""
     from ...core.analysis.verdicts.thresholds import thresholds_of
     from .diagnose_traceml import show_verdicts
 
     limits = thresholds_of("run", settings)
-    return show_verdicts(source, engine, limits, fail_on=None, as_json=as_json)[1]
+    return show_verdicts(source, engine, limits, unit, fail_on=None, as_json=as_json)[1]
 
 
 def _by_engine(

@@ -84,16 +84,23 @@ class ScopeRow:
 
 
 def unit_figures(
-    figures: RunReport, ledger: Ledger | None, *, errors: int = 0, tokens: int | None = None
+    figures: RunReport,
+    ledger: Ledger | None,
+    name: str = "step",
+    *,
+    errors: int = 0,
+    tokens: int | None = None,
 ) -> UnitFigures | None:
-    """Return the figures of a run's units; None if it has none."""
+    """Return the figures of a run's units; None if it has none.
+
+    `name` is the name of a unit.
+    """
     together = figures.together
     if together is None or not together.steps.times:
         return None
     ranks = [(each.rank, each.steps.steps.times) for each in figures.ranks]
     ranks = [each for each in ranks if each[1]]
     spread = together.steps.figures().spread()
-    name = together.steps.name
     return UnitFigures(
         name=name,
         count=_distinct(ledger) or max(count for _, count in ranks),

@@ -64,21 +64,22 @@ def reasons(files: Files, folder: Path) -> str:
 
 
 def test_most_runs_are_reduced_as_they_are_read(tmp_path: Path) -> None:
-    """Those of SDKs are, if no record is repeated; the trees have all reasons against it."""
+    """Those of this SDK are, if no record is repeated; the trees have all reasons against it."""
     ways = Counter(reasons(run_spool(seed), tmp_path / str(seed)) for seed in range(80))
-    assert ways[""] >= 50
+    assert ways[""] >= 30
+    assert ways["a producer whose scopes need a shape"] >= 20
     ways.update(reasons(random_spool(seed), tmp_path / f"tree {seed}") for seed in range(30))
     assert len(ways) >= 3
 
 
 def test_too_many_waiting_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducer, "MOST_PENDING", 5)
-    assert reasons(run_spool(1), tmp_path) == "too many spans wait for their parents"
+    assert reasons(run_spool(0), tmp_path) == "too many spans wait for their parents"
 
 
 def test_batches_that_can_be_read_only_once(tmp_path: Path) -> None:
     """Their records are read into columns at once, because another pass is impossible."""
-    reader = written(tmp_path, run_spool(1))
+    reader = written(tmp_path, run_spool(0))
     with open_run(iter(list(reader))) as once, open_run(reader) as often:
         assert isinstance(once.recording, ArrangedRecording)
         assert isinstance(often.recording, Reducer)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 EPOCH_NS = 1_795_197_734_000_000_000
+OWN_VERSION = "0.3.0+cirron-otel.0.1.0"
 
 
 def batch_id(number: int) -> str:
@@ -17,7 +18,7 @@ def made(number: int, padding: int = 0, **changes: Any) -> dict[str, Any]:
     """An empty batch, a second later than the one before; `padding` bytes longer."""
     batch: dict[str, Any] = {
         "schema_version": 1,
-        "sdk_version": "0.3.0" + " " * padding,
+        "sdk_version": OWN_VERSION + " " * padding,
         "batch_id": batch_id(number),
         "created_ns": EPOCH_NS + number * 10**9,
         "spans": [],

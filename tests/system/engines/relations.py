@@ -24,6 +24,7 @@ from cirron_otel.core.run.relations import ABSENT, MARK, PART, UNIT, Block, Text
 from cirron_otel.core.run.step_table import StepTable
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
+from tests.kit.spools.recorded import as_own
 
 Files = list[tuple[str, bytes]]
 RELATIONS = "relations"
@@ -33,9 +34,12 @@ FEW = 7
 
 
 def storable(files: Files) -> Files:
-    """The files that columnar tables can store: a report of any other needs Python."""
+    """The files that columnar tables can store, as those of this SDK.
+
+    A report of any other needs Python.
+    """
     found = []
-    for name, data in files:
+    for name, data in as_own(files):
         with contextlib.suppress(InputError):
             rows_of(name, data)
             found.append((name, data))

@@ -25,7 +25,7 @@ from tests.core.columns.helpers import add, add_with_killed_compaction
 from tests.kit.generators.trees import training
 from tests.kit.servers.command_server import COLUMNS, shared_server
 from tests.kit.spools.made import encoded, made, span
-from tests.kit.spools.recorded import SPOOLS
+from tests.kit.spools.recorded import SPOOLS, own_spool
 from tests.tools.conftest import COMMAND, environment
 
 TEXT = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
@@ -74,8 +74,19 @@ def tables_in(tmp_path: Path) -> dict[Path, int]:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--json", "--run", "last")])
-def test_the_output_is_the_same(options: tuple[str, ...], report: Report) -> None:
-    assert same(report, SPOOLS / "07_ranks", *options).returncode == 0
+def test_the_output_is_the_same(options: tuple[str, ...], report: Report, tmp_path: Path) -> None:
+    assert same(report, own_spool("07_ranks", tmp_path), *options).returncode == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_python_computes_the_report_of_a_recording_of_cirron_sdk(
+    options: tuple[str, ...], report: Report
+) -> None:
+    expected = report(SPOOLS / "07_ranks", *options)
+    done = report(SPOOLS / "07_ranks", *options, "--engine", "duckdb")
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
+    reason = "the run has scopes of cirron-sdk"
+    assert done.stderr == f"cirron-otel: note: {reason}; --engine python computes the report\n"
 
 
 def test_the_phases_of_several_ranks_are_the_same(report: Report, tmp_path: Path) -> None:

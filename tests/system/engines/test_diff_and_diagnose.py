@@ -14,7 +14,7 @@ from tests.core.analysis.verdicts.test_comparison import job
 from tests.core.columns.helpers import of_run
 from tests.kit.generators.trees import training
 from tests.kit.spools.made import encoded
-from tests.kit.spools.recorded import SPOOLS
+from tests.kit.spools.recorded import SPOOLS, own_spool
 from tests.tools.conftest import Run, one_line, run
 
 from .test_command import written
@@ -54,13 +54,13 @@ def two_runs(tmp_path: Path) -> Path:
     [("01_torch_basic", "11_diverged_nan"), ("11_diverged_nan", "18_http_wire"),
      ("18_http_wire", "23_sigkill_plus_stray_tmp"), ("07_ranks", "01_torch_basic")],
 )  # fmt: skip
-def test_recordings(a: str, b: str, same: Same) -> None:
-    done = same("diff", SPOOLS / a, SPOOLS / b, "--json")
+def test_recordings(a: str, b: str, same: Same, tmp_path: Path) -> None:
+    done = same("diff", own_spool(a, tmp_path), own_spool(b, tmp_path), "--json")
     assert len(json.loads(done.stdout)["phases"]) > 2
 
 
-def test_texts(same: Same) -> None:
-    one, other = SPOOLS / "01_torch_basic", SPOOLS / "11_diverged_nan"
+def test_texts(same: Same, tmp_path: Path) -> None:
+    one, other = (own_spool(name, tmp_path) for name in ("01_torch_basic", "11_diverged_nan"))
     assert "loss" in same("diff", one, other).stdout
     done = same("diagnose", other, *TRACEML, "--set", "warmup.steps=5")
     assert "NON_FINITE" in done.stdout

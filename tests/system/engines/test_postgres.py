@@ -17,7 +17,7 @@ from tests.kit.backends.process import free_endpoints
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import hostile, random_spool, training
-from tests.kit.spools.recorded import SPOOLS
+from tests.kit.spools.recorded import own_spool
 from tests.tools.conftest import environment
 
 from . import documents
@@ -153,7 +153,7 @@ def in_json(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[s
 
 
 def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return in_json(tmp_path, "report", SPOOLS / "07_ranks", *arguments)
+    return in_json(tmp_path, "report", own_spool("07_ranks", tmp_path), *arguments)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[st
 )  # fmt: skip
 def test_the_commands(arguments: tuple[str, ...], postgres_url: str, tmp_path: Path) -> None:
     name, *spools = arguments
-    sources = [SPOOLS / each for each in spools]
+    sources = [own_spool(each, tmp_path) for each in spools]
     expected = in_json(tmp_path, name, *sources)
     done = in_json(tmp_path, name, *sources, "--engine", postgres_url)
     assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, expected.stderr, 0)

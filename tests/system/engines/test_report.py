@@ -18,7 +18,7 @@ from tests.core.columns.helpers import TINY, add
 from tests.kit.examples import examples
 from tests.kit.generators.trees import random_spool, training
 from tests.kit.spools.made import encoded, made, mark, span, span_id
-from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.kit.spools.recorded import NAMES, SPOOLS, as_own
 
 from . import documents
 from .documents import Files, in_engine, in_python
@@ -32,7 +32,7 @@ def in_duckdb(
 
 
 def files_of(spool: Path) -> Files:
-    return [(batch.name, batch.data) for batch in SpoolReader(spool)]
+    return as_own((batch.name, batch.data) for batch in SpoolReader(spool))
 
 
 RECORDINGS = {name: SPOOLS / name for name in NAMES} | {"demo": RECORDING}

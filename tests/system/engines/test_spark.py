@@ -15,7 +15,7 @@ from cirron_otel.tools.cli.demo import RECORDING
 from tests.core.columns.helpers import add, add_with_killed_compaction, flip_bit
 from tests.kit.backends.process import free_endpoints
 from tests.kit.generators.trees import hostile, random_spool, training
-from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.kit.spools.recorded import NAMES, SPOOLS, own_spool
 from tests.tools.conftest import COMMAND, environment
 
 from . import relations
@@ -117,8 +117,8 @@ with contextlib.ExitStack() as stack:
                 os.dup2(file.fileno(), stream)
         Path(f"{name}.code").write_text(str(run(arguments)))
 """
-PAIR = [str(SPOOLS / each) for each in ("01_torch_basic", "07_ranks")]
-COMMANDS = {"report": ["report", PAIR[1], "--json"], "diff": ["diff", *PAIR, "--json"]}
+COMMANDS = {"report": ["report", "07_ranks", "--json"],
+            "diff": ["diff", "01_torch_basic", "07_ranks", "--json"]}  # fmt: skip
 
 
 Result = tuple[int, str, str]
@@ -126,9 +126,17 @@ Result = tuple[int, str, str]
 
 
 @pytest.fixture(scope="module")
-def results(spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory in which the commands run."""
+    found = tmp_path_factory.mktemp("commands")
+    for name in ("01_torch_basic", "07_ranks"):
+        own_spool(name, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(spark_cluster: Cluster, folder: Path) -> dict[str, Result]:
     """The result of each command, and of a report from a directory whose name is a pattern."""
-    folder = tmp_path_factory.mktemp("commands")
     add(folder / "all*", training(ranks=1, steps=2))
     commands = {**COMMANDS, "odd": ["report", f"parquet:{folder / 'all*'}", "--json"]}
     arguments = {name: [*each, "--engine", spark_cluster.url] for name, each in commands.items()}
@@ -148,9 +156,11 @@ def results(spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_prints_the_same_as_in_python(name: str, results: dict[str, Result]) -> None:
+def test_a_command_prints_the_same_as_in_python(
+    name: str, results: dict[str, Result], folder: Path
+) -> None:
     expected = subprocess.run(
-        [COMMAND, *COMMANDS[name]], capture_output=True, text=True, check=True
+        [COMMAND, *COMMANDS[name]], capture_output=True, text=True, check=True, cwd=folder
     )
     assert results[name] == (0, expected.stdout, expected.stderr)
 
@@ -187,7 +197,7 @@ def test_an_error_of_the_command_is_one_line(
     [closed] = free_endpoints(1)
     engine = spark_cluster.url if master is None else f"spark://{master}{closed}"
     done = spark_cluster.run(
-        "-c", CLI, "report", PAIR[1], "--json", "--engine", engine,
+        "-c", CLI, "report", str(own_spool("07_ranks", tmp_path)), "--json", "--engine", engine,
         variables={"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables,
     )  # fmt: skip
     assert_is_one_line((done.returncode, done.stdout, done.stderr), code, message)

@@ -48,6 +48,11 @@ class EngineRecording:
         self._scopes = UnitScopes(run.engine, run.relations)
         self._marks = EngineMarks(run, self._scopes, texts)
 
+    @property
+    def unit_name(self) -> str:
+        """The recorded name of the units."""
+        return STEP
+
     @cached_property
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""

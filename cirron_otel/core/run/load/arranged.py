@@ -12,75 +12,38 @@ from typing import Final
 
 import numpy as np
 
-from ....semconv import OOM, OVERHEAD_NS
+from ....semconv import OVERHEAD_NS
 from ...analysis.breakdown import FORWARD, STEP
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
-from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
-from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
+from ...records.rows import IndexedMark, IndexedSpan
+from ...records.run_summary import SummaryValue
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, TEXT, Block, Texts, known
+from ..relations import ABSENT, NO_TEXT, TEXT, Block, Texts
 from .blocks import unit_blocks
 from .lanes import LaneSums
-from .marks import EPOCH, EVAL, Marks, forget_digest
+from .marks import EPOCH, EVAL
 from .phases import Numbered
 from .places import Place
-from .scopes import Scopes
-from .stored_span import StoredSpan
+from .records import Records
 from .tree import Extent, LastStep, ScopeTree, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
 
 _AT_ONCE: Final = 10_000
 
 
-class Records(Scopes):
-    """The records in columns, and the marks that figures need as objects."""
-
-    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
-        self.marks = Marks(texts)
-        self.summary: list[SummaryValue] = []
-        self._number = 0
-        super().__init__(batches, once=True, texts=texts)
-        self.is_kept = np.zeros(self._number + 1, bool)
-        """Whether the mark with a number counts."""
-        self.is_kept[self.mark_rows + 1] = True
-
-    def _read(self, batch: BatchFile) -> IndexedBatch:
-        rows = super()._read(batch)
-        self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
-        return rows
-
-    def _noted(self, mark: IndexedMark) -> tuple[int, int]:
-        self._number += 1
-        forget_digest(mark)
-        detach(mark)
-        if mark.name == OOM:
-            self.marks.out_of_memory.append((self._number, mark))
-        return int(self.marks.is_listed(self._number, mark, ())), self.marks.device(mark)
-
-    def span(self, row: int) -> StoredSpan:
-        """Return a scope."""
-        text = self.texts.text
-        name, index, *rest = self.values(row)
-        times_and_ids, (error, flags, gpu_ns, memory_peak, *peaks) = rest[:5], rest[5:]
-        start_ns, end_ns, rank, pid, thread_id = map(known, times_and_ids)
-        allocated, reserved = map(known, peaks)
-        return StoredSpan(
-            self.id_of(int(self.id[row])), self.id_of(int(self.parent[row])), text(name),
-            text(index), start_ns, end_ns, pid, rank, thread_id, known(gpu_ns), known(memory_peak),
-            otel=None if error == NO_TEXT else {}, message=text(error), peaks=(allocated, reserved),
-            has_samples=bool(flags & SAMPLED), has_sums=bool(flags & SUMS),
-            has_origin=bool(flags & SUMMARY),
-        )  # fmt: skip
-
-
 class ArrangedRecording:
     """The relations of a recording, from its records in columns."""
 
-    def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
-        """Read the records. Raises the errors of reading them, and TargetError for a full disk."""
+    def __init__(
+        self, batches: Iterable[BatchFile], texts: Texts, wanted_unit: str | None = None
+    ) -> None:
+        """Read the records; `wanted_unit` is the name of the units of another service, if chosen.
+
+        Raises the errors of reading them, and TargetError for a full disk.
+        """
         self.texts = texts
-        self._records = records = Records(batches, texts)
+        self._records = records = Records(batches, texts, wanted_unit)
         self._unit, self._evals = self._units()
         self.built = UnitBuilder(texts)
         self.sums = LaneSums()
@@ -88,6 +51,7 @@ class ArrangedRecording:
         for first in range(0, len(rows), _AT_ONCE):
             some = rows[first : first + _AT_ONCE].tolist()
             self.sums.add([records.span(row) for row in some])
+        records.count_recorded(self.sums)
         ordered = rows[np.argsort(self._unit[rows], kind="stable")]
         waiting: dict[str | None, list[Numbered]] = {}
         for unit, of_unit in itertools.groupby(ordered, key=self._unit.__getitem__):
@@ -128,6 +92,11 @@ class ArrangedRecording:
             is_unit[row] = not _is_in_cycle(row, direct)
         is_unit = np.append(is_unit, False)
         return np.where((unit >= 0) & is_unit[unit], unit, -1), evals
+
+    @property
+    def unit_name(self) -> str:
+        """The recorded name of most units."""
+        return self._records.unit_name
 
     @property
     def noted(self) -> list[NotedSpan]:
@@ -190,7 +159,8 @@ class ArrangedRecording:
 
     def unit_files(self, units: Block) -> list[str]:
         """Return the name of the batch of each unit."""
-        return self._records.places.files_of(units["no"] - 1)
+        rows = [self._records.recorded_row(no - 1) for no in units["no"].tolist()]
+        return self._records.places.files_of(np.array(rows, np.int64))
 
     def last_step(self, session: str) -> LastStep | None:
         """Return the step of a session that started last."""
@@ -224,7 +194,7 @@ class ArrangedRecording:
 
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
-        return self._records.places.of(number - 1)
+        return self._records.places.of(self._records.recorded_row(number - 1))
 
     def first_forward(self) -> int | None:
         """Return the number of the first forward pass with an id."""

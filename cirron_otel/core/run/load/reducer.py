@@ -22,6 +22,7 @@ from ...records.run_summary import SummaryValue, values_of_marks, values_of_span
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
+from ..shapes.producers import Producer, producer_of
 from .blocks import unit_blocks
 from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
@@ -34,6 +35,7 @@ from .unit_builder import NotedSpan, UnitBuilder
 
 _Process: TypeAlias = tuple[int | None, int | None]
 """The process id and the rank: in containers, all processes may have the same id."""
+_NEEDS_SHAPE: Final = "a producer whose scopes need a shape"
 MOST_PENDING: Final = 500_000
 """The maximum number of spans that wait for their parents."""
 
@@ -55,6 +57,8 @@ class Reducer:
         self._before: dict[_Process, Sequence[IndexedSpan]] = {}
         """The spans of the last batch of each process."""
         self._count = 0
+        self._has_foreign = self._has_own = False
+        """Whether there are batches of another service, and spans of this package."""
         self._ids: list[np.ndarray] = []
 
     def add_batch(self, batch: BatchFile) -> None:
@@ -63,6 +67,13 @@ class Reducer:
 
     def add_rows(self, name: str, rows: IndexedBatch, data: bytes) -> None:
         """Add the rows of the batch with some data. Raises NotReducibleError."""
+        producer = producer_of(rows)
+        if producer is Producer.CIRRON_SDK:
+            raise NotReducibleError(_NEEDS_SHAPE)
+        if producer is not None:
+            self._has_foreign = True
+        elif rows.spans:
+            self._has_own = True
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))
@@ -116,6 +127,8 @@ class Reducer:
             self._add_units(steps)
         self._steps.clear()
         self._before.clear()
+        if self._has_foreign and not self._has_own and not self.built.units.count:
+            raise NotReducibleError(_NEEDS_SHAPE)
         for spans in self._waiting.values():
             for _, span in spans:
                 detach(span)
@@ -137,6 +150,11 @@ class Reducer:
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
         return self._members.of_block(self.texts, units)
+
+    @property
+    def unit_name(self) -> str:
+        """The recorded name of the units."""
+        return STEP
 
     @property
     def noted(self) -> list[NotedSpan]:

@@ -5,7 +5,7 @@ They are read in one pass. Columns of more than 16 MiB are in temporary files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -62,12 +62,18 @@ class Scopes:
         self.rows, self.mark_rows = (np.arange(len(each)) for each in (self._spans, self._marks))
         if once:
             self._remove_repeated(origin)
+        self.recorded = self.rows
+        """The recorded scopes that count."""
+        self._shape()
         self._by_id = _Groups(self.id, self.rows)
         self._by_parent = _Groups(self.parent, self.rows, self.column("start_ns"))
         self._marks_by_scope = _Groups(self.mark_scope, self.mark_rows, self.mark_column("ts_ns"))
         self.snapshots = len(snapshots)
         self._snapshot_scope = snapshot_scope
         self._snapshots_by_scope = _Groups(snapshot_scope, np.arange(len(snapshots)))
+
+    def _shape(self) -> None:
+        """Change scopes to the canonical form, of which only figures are computed."""
 
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         rows, name = self._read(batch), shown(batch.name) or ""
@@ -129,6 +135,51 @@ class Scopes:
         is_summary = self.mark_column("has_summaries") != 0
         is_replaced = is_summary & (ids >= 0) & np.isin(ids, ids[~is_summary])
         self.mark_rows = _first(ids, self.mark_rows[~is_replaced])
+
+    def replace(
+        self,
+        table: np.ndarray,
+        *,
+        ids: np.ndarray,
+        id_: np.ndarray,
+        parent: np.ndarray,
+        aliases: Mapping[int, int],
+        rows: np.ndarray,
+        found: tuple[list[FoundSession], np.ndarray],
+    ) -> None:
+        """Replace the scopes and their sessions; new scopes have some of the new `ids`.
+
+        `aliases` has the numbers of ids that count as others, whose content and marks they have.
+        """
+        alias = np.arange(len(self._ids) + len(ids) + 1)
+        alias[list(aliases)] = list(aliases.values())
+        alias[-1] = -1
+        for _ in range(len(aliases).bit_length() + 1):
+            alias = alias[alias]
+        self._spans, self._ids = table, np.concatenate([self._ids, ids])
+        self._high = self._ids[:, 0].copy()
+        self.id, self.parent, self.rows = id_, alias[parent], rows
+        self.mark_scope = alias[self.mark_scope]
+        for name in ("first_by_id", "above", "tops"):
+            self.__dict__.pop(name, None)
+        self.__dict__["_found"] = found
+
+    @property
+    def table(self) -> np.ndarray:
+        """The columns of all scopes, also of those that do not count."""
+        table: np.ndarray = self._spans
+        return table
+
+    @property
+    def id_count(self) -> int:
+        """The number of distinct ids."""
+        return len(self._ids)
+
+    @property
+    def last_id(self) -> tuple[int, int]:
+        """The halves of the last id in their order; zeros without ids."""
+        high, low = self._ids[-1].tolist() if len(self._ids) else (0, 0)
+        return high, low
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of the scopes, also of those that do not count."""
@@ -258,7 +309,7 @@ class Scopes:
 
     def summaries(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last."""
-        groups, counts = _Groups(self.session, self.rows), self._session_counts()
+        groups, counts = _Groups(self.session, self.recorded), self._session_counts()
         found = []
         for number, (each, (marks, snapshots)) in enumerate(
             zip(self.sessions, counts, strict=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.kit.spools.made import OWN_VERSION
+
 START = 1_795_000_000_000_000_000
 MS = 1_000_000
 Phases = dict[str, int]
@@ -111,7 +113,7 @@ def write_spool(folder: Path, ranks: Iterable[Rank], run: str | None = None) -> 
         spans, marks = rank.records()
         name = f"{START + number:020d}-{id_of('b', number)}"
         batch = {
-            "schema_version": 1, "sdk_version": "0.3.0", "batch_id": id_of("b", number),
+            "schema_version": 1, "sdk_version": OWN_VERSION, "batch_id": id_of("b", number),
             "created_ns": rank.at, "spans": spans, "marks": marks, "snapshots": [],
         }  # fmt: skip
         if run is not None:

@@ -1,0 +1,104 @@
+"""The records of a recording in columns, with what figures need of them.
+
+The scopes of producers that need a shape are changed to the canonical form after they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ....semconv import OOM
+from ...analysis.breakdown import STEP
+from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
+from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
+from ...spool.reader import BatchFile
+from ..relations import NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts, known
+from ..shapes.hints import Hints
+from ..shapes.producers import producer_of
+from .columns import Columns
+from .lanes import LaneSums, RankSums
+from .marks import Marks, forget_digest
+from .scopes import Scopes
+from .shaping import Shaping
+from .stored_span import StoredSpan
+
+
+class Records(Scopes):
+    """The records in columns, and the marks that figures need as objects."""
+
+    def __init__(self, batches: Iterable[BatchFile], texts: Texts, unit: str | None = None) -> None:
+        """`unit` is the name of the units of another service; None if it is not chosen."""
+        self._unit = unit
+        self.marks = Marks(texts)
+        self.summary: list[SummaryValue] = []
+        self._number = 0
+        self._hints = Hints()
+        self._shaping: Shaping | None = None
+        super().__init__(batches, once=True, texts=texts)
+        self.is_kept = np.zeros(self._number + 1, bool)
+        """Whether the mark with a number counts."""
+        self.is_kept[self.mark_rows + 1] = True
+
+    def _read(self, batch: BatchFile) -> IndexedBatch:
+        rows = super()._read(batch)
+        self._hints.producer = producer_of(rows)
+        self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
+        return rows
+
+    def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
+        first = spans.count
+        super()._add(batch, spans, marks, snapshots)
+        self._hints.end_batch(first, spans.count)
+
+    def _span(self, span: IndexedSpan) -> tuple[int, ...]:
+        if self._hints.producer is not None:
+            self._hints.add(span)
+        return super()._span(span)
+
+    def _shape(self) -> None:
+        if self._hints.is_needed:
+            self._shaping = Shaping(self, self._hints, self._unit)
+            self._shaping.apply()
+
+    @property
+    def unit_name(self) -> str:
+        """The recorded name of most units."""
+        return STEP if self._shaping is None else self._shaping.unit_name
+
+    def count_recorded(self, sums: LaneSums) -> None:
+        """Count the spans of each rank as they are recorded."""
+        if self._shaping is not None:
+            ranks = self.column("rank")
+            for rows, count in ((self._shaping.dissolved, 1), (self._shaping.added, -1)):
+                for row in rows:
+                    rank = known(int(ranks[row]))
+                    sums.ranks.setdefault(rank, RankSums()).spans += count
+
+    def recorded_row(self, row: int) -> int:
+        """Return a scope, or the recorded scope that an added one was made from."""
+        return row if self._shaping is None else self._shaping.recorded_row(row)
+
+    def _noted(self, mark: IndexedMark) -> tuple[int, int]:
+        self._number += 1
+        forget_digest(mark)
+        detach(mark)
+        if mark.name == OOM:
+            self.marks.out_of_memory.append((self._number, mark))
+        return int(self.marks.is_listed(self._number, mark, ())), self.marks.device(mark)
+
+    def span(self, row: int) -> StoredSpan:
+        """Return a scope."""
+        text = self.texts.text
+        name, index, *rest = self.values(row)
+        times_and_ids, (error, flags, gpu_ns, memory_peak, *peaks) = rest[:5], rest[5:]
+        start_ns, end_ns, rank, pid, thread_id = map(known, times_and_ids)
+        allocated, reserved = map(known, peaks)
+        return StoredSpan(
+            self.id_of(int(self.id[row])), self.id_of(int(self.parent[row])), text(name),
+            text(index), start_ns, end_ns, pid, rank, thread_id, known(gpu_ns), known(memory_peak),
+            otel=None if error == NO_TEXT else {}, message=text(error), peaks=(allocated, reserved),
+            has_samples=bool(flags & SAMPLED), has_sums=bool(flags & SUMS),
+            has_origin=bool(flags & SUMMARY),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The units, evaluations and phases in the recordings of each producer, as one canonical form."""
