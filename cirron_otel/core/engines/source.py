@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import ibis
 
 from ..analysis.index import SpoolIndex
-from ..analysis.run_batch import outline_of
+from ..analysis.run_batch import RunBatchOutline, outline_of
 from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
 from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
@@ -101,7 +101,7 @@ class OpenedTables:
         )
 
     def _outlined(self) -> Iterator[OutlinedBatch]:
-        outlines = self._files.outlines()
+        outlines = self._outlines
         for number, batch in enumerate(self._batches.batches):
             content = partial(self._batches.content, number)
             outline = outlines[batch.key]
@@ -138,15 +138,23 @@ class OpenedTables:
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
         """Raise NeedsPythonError if scopes of the run must be changed to the canonical form."""
-        recorders = [
-            self._recorders[batch.key]
-            for batch in self._batches.batches
-            if names is None or batch.name in names
+        of_run = [
+            batch.key for batch in self._batches.batches if names is None or batch.name in names
         ]
-        if any(is_cirron_sdk(version) for version, _ in recorders):
+        recorders = [self._recorders[key] for key in of_run]
+        sdk = [
+            key
+            for key, (version, is_foreign) in zip(of_run, recorders, strict=True)
+            if not is_foreign and is_cirron_sdk(version)
+        ]
+        if sdk and any(self._outlines[key].spans for key in sdk):
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
         if recorders and all(is_foreign for _, is_foreign in recorders):
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
+
+    @cached_property
+    def _outlines(self) -> dict[str, RunBatchOutline]:
+        return self._files.outlines()
 
     @cached_property
     def _recorders(self) -> dict[str, tuple[str | None, bool]]:

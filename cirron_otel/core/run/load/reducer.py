@@ -24,6 +24,7 @@ from ...spool.reader import BatchFile
 from ..relations import Block, Texts
 from ..shapes.producers import Producer, producer_of
 from .blocks import unit_blocks
+from .canonical import CanonicalNames, is_canonical
 from .errors import NotReducibleError
 from .hashes import hashes_of, sorted_hashes
 from .lanes import LaneSums
@@ -57,6 +58,9 @@ class Reducer:
         self._before: dict[_Process, Sequence[IndexedSpan]] = {}
         """The spans of the last batch of each process."""
         self._count = 0
+        self._canonical = CanonicalNames()
+        self._has_sdk = False
+        """Whether there are batches of cirron-sdk."""
         self._has_foreign = self._has_own = False
         """Whether there are batches of another service, and spans of this package."""
         self._ids: list[np.ndarray] = []
@@ -69,8 +73,10 @@ class Reducer:
         """Add the rows of the batch with some data. Raises NotReducibleError."""
         producer = producer_of(rows)
         if producer is Producer.CIRRON_SDK:
-            raise NotReducibleError(_NEEDS_SHAPE)
-        if producer is not None:
+            if not self._canonical.has_batch(rows, data):
+                raise NotReducibleError(_NEEDS_SHAPE)
+            self._has_sdk = True
+        elif producer is Producer.FOREIGN:
             self._has_foreign = True
         elif rows.spans:
             self._has_own = True
@@ -140,6 +146,10 @@ class Reducer:
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
+        if self._has_sdk and not is_canonical(
+            self.tree, self.built.units, self.built.parts, self.texts
+        ):
+            raise NotReducibleError(_NEEDS_SHAPE)
         self.marks.finish(self.tree, self.is_recorded)
         self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
 

@@ -93,7 +93,9 @@ class Shaping:
             above=records.above, start=start, end=end_, pid=pid,
             lane=list(zip(pid, thread, strict=True)),
             load_ns={row: ns for row, ns in hints.load_ns.items() if is_shaped[row]},
-            in_eval_mode=frozenset(row for row in hints.in_eval_mode if is_shaped[row]),
+            in_eval_mode=frozenset(
+                row for row in hints.in_eval_mode if kind[row] == Kind.FORWARD
+            ),
             ids=records.id_count,
         )  # fmt: skip
 

@@ -39,9 +39,12 @@ def is_cirron_sdk(version: str | None) -> bool:
 
 
 def producer_of(rows: IndexedBatch) -> Producer | None:
-    """Return the producer of a batch; None if its spans have the canonical form."""
-    if is_cirron_sdk(rows.sdk_version):
-        return Producer.CIRRON_SDK
+    """Return the producer of a batch; None if its spans have the canonical form.
+
+    A collector stores the spans and logs of other services with a version without a suffix.
+    """
     if _FOREIGN_SPANS in bytes(rows.otel):
         return Producer.FOREIGN
+    if rows.spans and is_cirron_sdk(rows.sdk_version):
+        return Producer.CIRRON_SDK
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,24 @@ def written(folder: Path, batches: Batches) -> SpoolReader:
     for name, batch in batches.items():
         (folder / "spool" / name).write_text(json.dumps(batch, separators=(",", ":")))
     return SpoolReader(folder)
+
+
+def divided(batches: Batches, chance: random.Random) -> Batches:
+    """The records in other batches, in any order."""
+    spans = [span for batch in batches.values() for span in batch["spans"]]
+    marks = [mark for batch in batches.values() for mark in batch["marks"]]
+    chance.shuffle(spans)
+    chance.shuffle(marks)
+    some = next(iter(batches.values()))
+    count = chance.randint(1, 7)
+    found = {}
+    for number in range(count):
+        batch_id = f"{chance.getrandbits(128):032x}"
+        batch = some | {
+            "batch_id": batch_id, "spans": spans[number::count], "marks": marks[number::count],
+        }  # fmt: skip
+        found[f"{some['created_ns'] + chance.randrange(9):020d}-{batch_id}.json"] = batch
+    return found
 
 
 class Unit(NamedTuple):

@@ -14,7 +14,7 @@ from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.spool_summary import summarise
 from tests.kit.examples import examples
 
-from .recorded import NAMES, Batches, Reading, reading, recording, written
+from .recorded import NAMES, Batches, Reading, divided, reading, recording, written
 
 MS = 1_000_000
 
@@ -167,24 +167,6 @@ def test_recorded_scopes_and_sessions_are_unchanged(tmp_path: Path) -> None:
     assert (session.id, session.spans, session.state) == (
         summary.sessions[0].id, 301, summary.sessions[0].state,
     )  # fmt: skip
-
-
-def divided(batches: Batches, chance: random.Random) -> Batches:
-    """The records in other batches, in any order."""
-    spans = [span for batch in batches.values() for span in batch["spans"]]
-    marks = [mark for batch in batches.values() for mark in batch["marks"]]
-    chance.shuffle(spans)
-    chance.shuffle(marks)
-    some = next(iter(batches.values()))
-    count = chance.randint(1, 7)
-    found = {}
-    for number in range(count):
-        batch_id = f"{chance.getrandbits(128):032x}"
-        batch = some | {
-            "batch_id": batch_id, "spans": spans[number::count], "marks": marks[number::count],
-        }  # fmt: skip
-        found[f"{some['created_ns'] + chance.randrange(9):020d}-{batch_id}.json"] = batch
-    return found
 
 
 @pytest.mark.hypothesis

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cirron_otel.core.analysis.runs import read_runs
-from cirron_otel.core.run.load.arranged import ArrangedRecording
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.shapes.producers import is_cirron_sdk
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import UsageError
+from tests.kit.examples import examples
+from tests.kit.generators.trees import training
 from tests.kit.spools.made import EPOCH_NS, OWN_VERSION, made, span
+from tests.kit.spools.reports import reported
 
-from .recorded import Reading, reading, written
+from .recorded import Reading, divided, reading, written
 
 SDK = "0.3.0"
 US = 1000
+RULED = {
+    "epoch", "step", "batch", "request", "validation", "data_load", "forward", "backward",
+    "optimizer_step", "mine", "cirron.session",
+}  # fmt: skip
 Scope = tuple[int, int | None, str, int, int]
 """The number, the parent, the name, the start and the end in µs."""
 
@@ -80,8 +88,53 @@ def test_a_canonical_recording_of_cirron_sdk_has_the_same_units(tmp_path: Path) 
     ]
     reader = spool(tmp_path / "sdk", *spans)
     with open_run(reader, reader) as run:
-        assert isinstance(run.recording, ArrangedRecording)
+        assert isinstance(run.recording, Reducer)
+    reported(reader, reader)
     assert reading(reader) == read(tmp_path / "own", *spans, version=OWN_VERSION)
+
+
+def random_tree(seed: int, *, has_attributes: bool) -> list[Any]:
+    """Scopes in any form, with names that have a rule."""
+    chance = random.Random(seed)
+    names = chance.sample(sorted(RULED), chance.randint(2, len(RULED)))
+    found = []
+    for number in range(1, 40):
+        parent = chance.choice([None, *range(max(1, number - 8), number)])
+        begun = chance.randrange(100_000)
+        attrs = chance.choice([{}, {}, {"data_load_ns": 9000}, {"mode": "eval"}])
+        ended = begun + chance.randrange(20_000)
+        more = {"attrs": attrs if has_attributes else {}}
+        found.append(scope(number, parent, chance.choice(names), begun, ended, **more))
+    return found
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(300, 60)))
+def test_one_pass_gives_the_same_units_as_the_shape(seed: int, tmp_path: Path) -> None:
+    reader = spool(tmp_path / "s", *random_tree(seed, has_attributes=seed % 2 == 1)[::-1])
+    assert reported(reader, reader).spans == 39
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", range(examples(300, 40)))
+def test_any_division_of_a_tree_gives_the_same_units(seed: int, tmp_path: Path) -> None:
+    spans = random_tree(seed, has_attributes=True)
+    batches = {f"{EPOCH_NS:020d}-{1:032x}.json": made(1, spans=spans, sdk_version=SDK)}
+    expected = reading(written(tmp_path / "one", batches))
+    other = divided(batches, random.Random(seed))
+    assert reading(written(tmp_path / "several", other)) == expected
+
+
+def test_ordinary_trainings_are_read_in_one_pass_and_equal_the_shape(tmp_path: Path) -> None:
+    own = f'"sdk_version":"{OWN_VERSION}"'.encode()
+    files = {
+        name: json.loads(data.replace(own, b'"sdk_version":"0.3.0"'))
+        for name, data in training(2, 30)
+    }
+    reader = written(tmp_path / "s", files)
+    with open_run(reader, reader) as run:
+        assert isinstance(run.recording, Reducer)
+    assert reported(reader, reader).primary is not None
 
 
 def test_loading_on_a_point_and_on_its_batch_is_united(tmp_path: Path) -> None:
@@ -245,6 +298,14 @@ def test_the_units_of_another_service_can_be_named(tmp_path: Path) -> None:
         open_run(reader, reader, unit="nothing"),
     ):
         pass
+
+
+def test_scopes_of_another_service_that_a_collector_stored_are_not_of_cirron_sdk(
+    tmp_path: Path,
+) -> None:
+    """It stores them with the release of this package, without its suffix."""
+    found = read(tmp_path / "s", *items(), version=SDK, otel=FOREIGN)
+    assert (found.name, len(found.units)) == ("item", 10)
 
 
 def test_scopes_of_another_service_named_step_are_its_units(tmp_path: Path) -> None:
