@@ -43,9 +43,16 @@ def findings_of(
     unit: str = "step",
     world_size: int | None = None,
     stalls: Sequence[Stall] = (),
+    missing_files: int = 0,
 ) -> list[Finding]:
-    """Return the findings of a recorded run, the most severe and expensive first."""
-    return conclude(facts_of(run, unit=unit, world_size=world_size, stalls=stalls), limits)
+    """Return the findings of a recorded run, the most severe and expensive first.
+
+    The arguments are those of `facts_of`.
+    """
+    facts = facts_of(
+        run, unit=unit, world_size=world_size, stalls=stalls, missing_files=missing_files
+    )
+    return conclude(facts, limits)
 
 
 def conclude(facts: Facts, limits: Limits | None = None) -> list[Finding]:
@@ -124,6 +131,11 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
         missing.append(
             ("STRAGGLER", "no phase in which ranks wait for each other is recorded",
              "record backward, or collectives")
+        )  # fmt: skip
+    else:
+        missing.append(
+            ("COMPUTE_STRAGGLER", "a rank that is slow in its backward pass alone looks like the"
+             " ranks that wait for it", "compare the ranks' times in DDP's own logging data")
         )  # fmt: skip
     if not facts.memory:
         for kind in ("HIGH_PRESSURE", "CREEP_CONFIRMED"):

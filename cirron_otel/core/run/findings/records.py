@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .assessment import locate
 from .facts import Facts
 from .failures import missing_ranks
-from .finding import Advice, Finding
+from .finding import Advice, Finding, Severity
 from .words import ranks_text
 
 
@@ -51,8 +51,8 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
     first = None if facts.replicas is None else facts.replicas.first
     if facts.replicas is None or first is None:
         return
-    severity = "warning" if first.is_from_start else "critical"
-    finding = Finding("REPLICAS_DIFFER", severity, None, None, "")  # type: ignore[arg-type]
+    severity: Severity = "warning" if first.is_from_start else "critical"
+    finding = Finding("REPLICAS_DIFFER", severity, None, None, "")
     finding.ranks = list(first.odd)
     begin = "from the start" if first.is_from_start else f"from step {first.first.step} on"
     verb = "has" if len(first.odd) == 1 else "have"

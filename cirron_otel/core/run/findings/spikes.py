@@ -111,7 +111,7 @@ def spike_findings(assessment: Assessment) -> Iterator[Finding]:
 def _spikes(assessment: Assessment, cycles: Cycles) -> Iterator[_Spikes]:
     """Yield the slow units by the account that holds half of their excess.
 
-    An account with less than a quarter of all excess is none of its own.
+    Units whose account has less than a quarter of all excess are yielded together.
     """
     limits, median = assessment.limits, cycles.median_ns
     work = cycles.work

@@ -8,28 +8,18 @@ stragglers claim their excess up to that, and the other ranks their waiting.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
-from .cycles import WAITING, WORK, Cycles, is_synchronised
+from .cycles import WAITING, Cycles, is_synchronised
 from .finding import Finding
+from .rank_work import RankWork, cause_of, lower_median_of_others, noise_of, rank_work
 from .spikes import describe_spikes, main_part
 from .words import intervals, percent, period_of, ranks_text, time, units_text
 
-_WAITING_PHASES: Final = ("backward", "communication")
-"""The accounts in which ranks wait. Their rest is not what the others wait for."""
-_ACCOUNTS: Final = (*(name for name in WORK if name not in _WAITING_PHASES), "other_scopes")
-_KINDS: Final = {
-    "input": "INPUT_STRAGGLER", "transfer": "H2D_STRAGGLER",
-    "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER",
-    "optimizer": "COMPUTE_STRAGGLER",
-    "unattributed": "WAIT_STRAGGLER", "between_units": "WAIT_STRAGGLER",
-}  # fmt: skip
 _ADVICE: Final = {
     "INPUT_STRAGGLER": "compare the storage, the share of the data and the DataLoader workers"
     " (num_workers) of {ranks} with the other ranks'",
@@ -42,77 +32,15 @@ _ADVICE: Final = {
 _MOVING: Final = "give all ranks batches of equal work: bucket samples by length, or pad them"
 _CONFIDENCE: Final = 3.75
 """3 deviations, times 1.25 for the deviation of a median."""
-_TWO_THIRDS: Final = 2 / 3
-_DEVIATIONS: Final = 5
-_WIDTH: Final = 0.97
-"""The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
+_DEVIATIONS: Final = (4, 5)
+"""The deviations of a slow unit in a run of 50 units or more, and in a shorter one."""
+_SHORT: Final = 50
 _ONE: Final = 0.8
 """The fraction of the excess from which one rank is the straggler, and does not move."""
 _SPIKE: Final = 2
 _CLIP: Final = 3
 _GAP: Final = 3
 _FEWEST: Final = 3
-_MOST_LANES: Final = 64
-
-
-@dataclass
-class _Work:
-    """The work of all aligned lanes by unit, ns."""
-
-    cycles: Cycles
-    matrix: np.ndarray
-    """Lanes by units."""
-    median_ns: float
-    """The median work of a unit over the lanes."""
-
-    @cached_property
-    def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The medians and the means of accounts in the steady units, over the others' ones."""
-        steady, lanes = self.cycles.is_steady, range(len(self.cycles.aligned.lanes))
-        medians, means = {}, {}
-        for account in _ACCOUNTS:
-            times = [self.cycles.of_lane(place, account)[steady] for place in lanes]
-            middle = np.array([float(np.median(each)) for each in times])
-            mean = np.array([float(each.mean()) for each in times])
-            medians[account] = middle - lower_median_of_others(middle)
-            means[account] = mean - lower_median_of_others(mean)
-        return medians, means
-
-    def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
-        """Return the usual excess of a lane over the others' lower median, by account.
-
-        `excess_ns` is the usual excess of all accounts together. Medians do not have the excess of
-        single units; means are needed for work that only some units have.
-        """
-        medians, means = (
-            {name: float(each[place]) for name, each in excess.items() if each[place] > 0}
-            for excess in self._usual
-        )
-        return medians if 2 * sum(medians.values()) >= excess_ns else means
-
-    def excess_in(self, units: np.ndarray) -> list[dict[str, float]]:
-        """Return for each lane its excess in some units (a mask: lanes by units), by account."""
-        excess: list[dict[str, float]] = [{} for _ in self.cycles.aligned.lanes]
-        some = units.any(axis=0)
-        for account in _ACCOUNTS:
-            rows = [self.cycles.of_lane(place, account)[some] for place in range(len(excess))]
-            times = np.stack(rows)
-            if not times.any():
-                continue
-            over = np.maximum(times - lower_median_of_others(times), 0)
-            totals = np.where(units[:, some], over, 0).sum(axis=1)
-            for place in np.flatnonzero(totals).tolist():
-                excess[place][account] = float(totals[place])
-        return excess
-
-
-def lower_median_of_others(values: np.ndarray) -> np.ndarray:
-    """Return for each row the lower median of the other rows; column by column."""
-    count = len(values)
-    middle = (count - 2) // 2
-    ordered = np.partition(values, (middle, middle + 1), axis=0)
-    lower: np.ndarray = np.where(values <= ordered[middle], ordered[middle + 1], ordered[middle])
-    return lower
 
 
 def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -122,7 +50,7 @@ def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
     cycles = assessment.cycles()[0]
     if len(cycles.aligned.lanes) < 2 or not len(cycles.numbers):
         return
-    work = _work(cycles)
+    work = rank_work(cycles)
     for lanes, excess in _persistent(assessment, work):
         finding = _price_persistent(assessment, work, lanes, excess)
         if finding is not None:
@@ -149,13 +77,7 @@ def jitter_findings(assessment: Assessment) -> Iterator[Finding]:
     yield finding
 
 
-def _work(cycles: Cycles) -> _Work:
-    rows = [cycles.work_of(place, _ACCOUNTS) for place in range(len(cycles.aligned.lanes))]
-    matrix = np.stack(rows)
-    return _Work(cycles, matrix, float(np.median(np.median(matrix, axis=0))))
-
-
-def _persistent(assessment: Assessment, work: _Work) -> Iterator[tuple[list[int], np.ndarray]]:
+def _persistent(assessment: Assessment, work: RankWork) -> Iterator[tuple[list[int], np.ndarray]]:
     """Yield groups of slow lanes that have one cause, and the mean excess of each lane."""
     steady = work.cycles.is_steady
     matrix = work.matrix[:, steady]
@@ -182,32 +104,16 @@ def _persistent(assessment: Assessment, work: _Work) -> Iterator[tuple[list[int]
     mean_excess = np.maximum(means - lower_median_of_others(means), 0)
     kinds: dict[tuple[str, str | None], list[int]] = {}
     for place in slow[np.argsort(-excess[slow])].tolist():
-        kinds.setdefault(_cause(work.excess_of(place, float(mean_excess[place]))), []).append(place)
+        cause = cause_of(work.excess_of(place, float(mean_excess[place])))
+        kinds.setdefault(cause, []).append(place)
     for places in kinds.values():
         of_group = np.zeros(len(matrix))
         of_group[places] = mean_excess[places]
         yield places, of_group
 
 
-def _cause(excess: dict[str, float]) -> tuple[str, str | None]:
-    """Return the kind of a straggler, and the account with the most of its excess."""
-    total = sum(excess.values())
-    by_kind: dict[str, float] = {}
-    for account, ns in excess.items():
-        kind = _KINDS.get(account, "STRAGGLER")
-        by_kind[kind] = by_kind.get(kind, 0) + ns
-    if not total:
-        return "STRAGGLER", None
-    kind = max(by_kind, key=lambda each: by_kind[each])
-    account = max(excess, key=lambda each: excess[each])
-    if by_kind[kind] < _TWO_THIRDS * total:
-        return "STRAGGLER", account if 2 * excess[account] >= total else None
-    of_kind = {each: ns for each, ns in excess.items() if _KINDS.get(each, "STRAGGLER") == kind}
-    return kind, max(of_kind, key=lambda each: of_kind[each])
-
-
 def _price_persistent(
-    assessment: Assessment, work: _Work, places: list[int], excess: np.ndarray
+    assessment: Assessment, work: RankWork, places: list[int], excess: np.ndarray
 ) -> Finding | None:
     cycles = work.cycles
     typical = work.matrix - excess[:, None]
@@ -223,7 +129,7 @@ def _price_persistent(
             rest = saved - _add_own(assessment, bid, cycles, place, own,
                                     np.minimum(saved, excess[place]))  # fmt: skip
         add_wait(assessment, bid, cycles, place, rest)
-    kind, main = _cause(by_account)
+    kind, main = cause_of(by_account)
     mean = float(saved.mean())
 
     def describe(finding: Finding) -> None:
@@ -272,11 +178,12 @@ def _add_own(
     return added
 
 
-def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
+def _of_units(assessment: Assessment, work: RankWork) -> Finding | None:
     """Return the finding on the units in which a rank is slower than the others."""
     cycles, matrix = work.cycles, work.matrix
-    noise = _noise(assessment, work)
-    limit = max(_DEVIATIONS * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
+    noise = noise_of(assessment.ledger, work)
+    factor = _DEVIATIONS[len(cycles.numbers) < _SHORT]
+    limit = max(factor * noise, assessment.limits["straggler.step_excess"] * work.median_ns)
     usual = lower_median_of_others(matrix)
     over = matrix - usual
     slow = (over > limit) & cycles.is_steady
@@ -304,25 +211,6 @@ def _of_units(assessment: Assessment, work: _Work) -> Finding | None:
     return _price_units(assessment, work, bid, units, saved, by_place, by_account)
 
 
-def _noise(assessment: Assessment, work: _Work) -> float:
-    """Return the usual deviation of a rank's time up to its waiting phase, ns.
-
-    It is estimated from the lower quarter, which has no slow units even if a rank is slow in half
-    of them.
-    """
-    cycles = work.cycles
-    lanes = cycles.aligned.lanes
-    widths = []
-    for place in range(0, len(lanes), -(-len(lanes) // _MOST_LANES)):
-        own = cycles.aligned.of(place, assessment.ledger.lanes[lanes[place]].own)
-        times = own[cycles.is_steady & (own >= 0)].astype(np.float64)
-        if not len(times):
-            times = work.matrix[place][cycles.is_steady]
-        low, high = np.percentile(times, (5, 25))
-        widths.append(float(high - low))
-    return float(np.median(widths)) / _WIDTH
-
-
 def _main_interval(numbers: np.ndarray, saved: np.ndarray, size: int) -> np.ndarray:
     """Return the numbers of the interval with most of the saved time; all if there is none.
 
@@ -339,7 +227,7 @@ def _main_interval(numbers: np.ndarray, saved: np.ndarray, size: int) -> np.ndar
 
 def _price_units(
     assessment: Assessment,
-    work: _Work,
+    work: RankWork,
     bid: Bid,
     units: np.ndarray,
     saved: np.ndarray,
@@ -351,7 +239,7 @@ def _price_units(
     is_moving = by_place[first] < _ONE * sum(by_place.values())
     slow = [first] if not is_moving else sorted(by_place)
     numbers = cycles.numbers[units]
-    kind, main = _cause(by_account)
+    kind, main = cause_of(by_account)
     mean = float(saved[units].mean())
     is_regular = not is_moving and period_of(numbers) is not None
     if is_regular and mean > _SPIKE * work.median_ns:

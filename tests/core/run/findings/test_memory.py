@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cirron_otel.core.analysis.divergence.comparing import Divergence
+from cirron_otel.core.analysis.divergence.rank_states import ReplicaDivergence
+from cirron_otel.core.analysis.divergence.replicas import ReplicaComparison
 from cirron_otel.core.analysis.verdicts.window import Utilization
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts, MemoryUse
@@ -96,5 +99,16 @@ def test_kinds_without_data() -> None:
     memory = [MemoryUse(0, "cuda:0", _GIB, _GIB * 80)]
     kinds = {each["kind"] for each in not_assessed(Facts(job(2), memory=memory))}
     assert kinds == {
-        "WAIT_HEAVY", "DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT", "CPU_CONTENTION",
+        "COMPUTE_STRAGGLER", "WAIT_HEAVY", "DIVERGING", "HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT",
+        "CPU_CONTENTION",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("is_from_start", "severity"), [(True, "warning"), (False, "critical")])
+def test_replicas_that_differ(is_from_start: bool, severity: str) -> None:
+    first = Divergence(1, 40, "1", "10", "weights")
+    different = ReplicaDivergence(first, [0, 1, 2], [1], is_from_start)
+    replicas = ReplicaComparison([[0, 1, 2]], 90, [different])
+    (finding,) = conclude(Facts(job(3), replicas=replicas))
+    assert (finding.kind, finding.severity, finding.ranks) == ("REPLICAS_DIFFER", severity, [1])
+    assert conclude(Facts(job(3), replicas=ReplicaComparison([[0, 1, 2]], 90))) == []

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cirron_otel.core.analysis.sessions import State
+from cirron_otel.core.analysis.summary import SessionSummary
 from cirron_otel.core.run.findings.conclude import conclude, findings_of, headline_of, not_assessed
 from cirron_otel.core.run.findings.finding import Finding
-from cirron_otel.core.run.findings.run_facts import facts_of
+from cirron_otel.core.run.findings.run_facts import facts_of, state_of
 from cirron_otel.core.run.opening import open_run
 from tests.core.run.spools import Files, written
 from tests.kit.examples import examples
@@ -67,3 +69,42 @@ def test_a_loss_that_is_not_a_number_names_its_step(tmp_path: Path) -> None:
     place = lane.number.tolist().index(step)
     assert lane.start[place] <= series.times[first] <= lane.start[place] + lane.ns[place]
     assert finding.severity == "critical"
+
+
+def test_samples_of_memory_and_out_of_memory_errors(tmp_path: Path) -> None:
+    files: Files = []
+    for number, (name, data) in enumerate(training(1, 30)):
+        batch = json.loads(data)
+        batch["marks"].sort(key=lambda each: each["ts_ns"])
+        for place, mark in enumerate(batch["marks"]):
+            mark |= {
+                "name": "memory", "value_type": "int", "value": (number * 30 + place + 20) * 2**26,
+                "attrs": {"backend": "cuda", "device_id": 0, "device_total_bytes": 2**33},
+            }  # fmt: skip
+        last = batch["marks"][-1]
+        error = {"name": "oom", "value_type": "int", "value": 2**30, "attrs": {"reason": "alloc"}}
+        batch["marks"].append({**last, "id": f"{number + 1:032x}", **error})
+        files.append((name, json.dumps(batch).encode()))
+    reader = written(tmp_path / "memory", files)
+    with open_run(reader, reader) as run:
+        facts = facts_of(run)
+    (use,) = facts.memory
+    assert (use.device, use.capacity_bytes, use.peak_bytes) == ("cuda:0", 2**33, 79 * 2**26)
+    assert use.sizes is not None
+    assert (np.diff(use.sizes) > 0).all()
+    assert [each.requested_bytes for each in facts.out_of_memory] == [2**30, 2**30]
+    findings = {each.kind: each for each in conclude(facts)}
+    assert findings["CREEP_CONFIRMED"].severity == "critical"
+    assert findings["OUT_OF_MEMORY"].evidence["retried"] is True
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [(["closed"], "ended"), (["closed", "open"], "running"), (["failed"], "ended"),
+     (["closed", "killed"], "incomplete"), (["unfinished"], "incomplete")],
+)  # fmt: skip
+def test_the_state_of_a_run(states: list[State], state: str) -> None:
+    sessions = [SessionSummary(str(number), each) for number, each in enumerate(states)]
+    assert state_of(sessions) == state
+    sessions.append(SessionSummary("x", "failed", error="KeyboardInterrupt: "))
+    assert state_of(sessions) == ("running" if state == "running" else "interrupted")

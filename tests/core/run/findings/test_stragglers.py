@@ -7,7 +7,7 @@ import pytest
 
 from cirron_otel.core.run.findings.conclude import conclude
 from cirron_otel.core.run.findings.facts import Facts
-from cirron_otel.core.run.findings.stragglers import lower_median_of_others
+from cirron_otel.core.run.findings.rank_work import lower_median_of_others
 
 from .ledgers import Times, job, price_ns
 
