@@ -20,7 +20,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -28,6 +28,8 @@ help:
 	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
 	@echo "make pythons   the wheel, in each supported Python of this machine"
 	@echo "make frameworks  the frameworks that .venv does not hold, each in an environment of its own"
+	@echo "make sick      score the findings about simulated runs with planted causes, minutes on one core;"
+	@echo "               SICK='--family NAME --seeds N' for fewer, SICK=--write-docs updates docs/verdicts.md"
 	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
@@ -89,6 +91,9 @@ frameworks: $(ENVIRONMENT)
 
 pythons: $(STAMP)
 	@$(BIN)/python -m tests.system.pythons
+
+sick: $(STAMP)
+	@$(BIN)/python -m tests.system.sick_runs $(SICK)
 
 compare: $(STAMP)
 	@test -n "$(BASE)" || { echo "make compare: name the commit to compare with: BASE=COMMIT" >&2; exit 2; }

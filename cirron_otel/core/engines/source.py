@@ -18,7 +18,7 @@ from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
-from ..run.shapes.producers import NAMES, Producer, is_cirron_sdk
+from ..run.shapes.producers import NAMES, REQUEST, TRAINING, Producer, is_cirron_sdk
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
@@ -131,6 +131,7 @@ class OpenedTables:
                 span, mark = _complete_spans(span), _complete_marks(mark)
             mark = distinct(engine, mark)
             relations = step_relations(engine, distinct(engine, span))
+            _check_units(engine, relations)
             yield OpenedRun(
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
                 is_complete=names is None,
@@ -198,6 +199,14 @@ def _check_digests(engine: SqlEngine) -> None:
     digests = mark.name.startswith(PREFIX) & (mark.name.length() > len(PREFIX))
     if engine.count(mark.filter(digests | (mark.name == TRACE_STEP)).limit(1)):
         raise NeedsPythonError("the run has digests")
+
+
+def _check_units(engine: SqlEngine, relations: StepRelations) -> None:
+    """Raise NeedsPythonError if there are no steps, but other scopes that are units."""
+    if not engine.count(relations.step.limit(1)):
+        span = relations.span
+        if engine.count(span.filter(span.name.isin(sorted(TRAINING | {REQUEST}))).limit(1)):
+            raise NeedsPythonError("the units of the run are not named step")
 
 
 def _check_numbers(engine: SqlEngine) -> None:

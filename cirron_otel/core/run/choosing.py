@@ -31,7 +31,7 @@ def open_chosen_run(
 ) -> Iterator[tuple[ChosenRun, Run]]:
     """Open the wanted run of a spool, by the rules of `choose_run`, and limit `reader` to it.
 
-    `unit` is the name of the units in a recording of another service.
+    `unit` is the name of the units in a recording without steps.
 
     Raises UsageError if no run or no unit matches, or several runs do, the errors of reading the
     batches, and TargetError if there is no disk space.

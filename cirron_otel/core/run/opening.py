@@ -30,17 +30,18 @@ def open_run(
     """Open the run of some batches, for example of a SpoolReader, which are read again if need be.
 
     `reader` has the batches and the states of the processes; None if there is no spool. With
-    `in_columns`, all records are read into columns first. `unit` is the name of the units in a
-    recording of another service; without one, they are found by a rule (docs/report.md). Raises
-    the errors of reading the batches, UsageError if no such scope has that name, and TargetError
-    if there is no disk space.
+    `in_columns`, all records are read into columns first. `unit` is the name of the units;
+    without one, they are found by a rule (docs/report.md). Raises the errors of reading the
+    batches, UsageError if the units have another name, and TargetError if there is no disk space.
     """
     is_once = iter(batches) is batches  # a second pass is not possible
     recording = None if in_columns or is_once or unit is not None else reduced(batches)
     if recording is None:
         recording = ArrangedRecording(batches, Texts(), unit)
     if unit is not None and recording.unit_name != unit:
-        raise UsageError(f"no scope named {unit!a} in a recording of another service")
+        raise UsageError(
+            f"--unit {unit!a}: the units of this recording are named {recording.unit_name!a}"
+        )
     yield Run(recording, RunFiles.of(reader), slowest)
 
 

@@ -49,7 +49,7 @@ def age_in_ns(text: str) -> int:
 unit_option: Callable[[F], F] = click.option(
     "--unit",
     metavar="NAME",
-    help="The name of the scopes that are the steps, in a recording of another service.",
+    help="The name of the scopes that are the units, in a recording without steps.",
 )
 
 
@@ -116,12 +116,6 @@ set_option: Callable[[F], F] = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     help="Change a threshold (docs/findings.md lists them). Can be given several times.",
-)
-fail_on_option: Callable[[F], F] = click.option(
-    "--fail-on",
-    "fail_on",
-    type=click.Choice(("warn", "crit")),
-    help="Exit with code 6 if a verdict is a problem of this severity, or a worse one.",
 )
 from_option: Callable[[F], F] = click.option(
     "--from",

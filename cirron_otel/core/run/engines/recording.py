@@ -56,7 +56,7 @@ class EngineRecording:
     @cached_property
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""
-        return lane_sums(self._engine, self._relations.span)
+        return lane_sums(self._engine, self._relations.span, self._run.mark)
 
     @cached_property
     def tree(self) -> ScopeTree:

@@ -7,19 +7,24 @@ from typing import Any, Final
 
 import ibis
 
+from ....semconv import OVERHEAD_NS
 from ...analysis.run_batch import either
-from ...engines.engine import SqlEngine, Table
+from ...engines.engine import PLACES, SqlEngine, Table
 from ...engines.expressions import as_number, duration, has_name, named, non_negative
 from ...engines.steps import StepRelations
 from ..load.lanes import LaneSums, NameSums, RankSums
+from ..load.marks import MOST_OVERHEAD_NS
 from ..load.tree import Extent, UnitsKey
 from .inside import UnitScopes
 
 _RECOMPUTE: Final = "recompute"
 
 
-def lane_sums(engine: SqlEngine, span: Table) -> LaneSums:
-    """Return the sums over all spans of each rank, and over those of each name."""
+def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
+    """Return the sums over all spans of each rank, and over those of each name.
+
+    `mark` has the marks, of which those of the time of tracing count.
+    """
     is_timed = span.gpu_ns.notnull()
     groups = span.group_by(
         rank=span.rank, listed=named(span.name), is_sampled=span.is_peak_sampled
@@ -54,7 +59,19 @@ def lane_sums(engine: SqlEngine, span: Table) -> LaneSums:
         else:
             of_name.device_peak = either(max, of_name.device_peak, device)
             of_name.memory_peak = either(max, of_name.memory_peak, memory)
+    for rank, overhead_ns in engine.rows(_overhead(span, mark)):
+        sums.ranks[rank].overhead_ns = overhead_ns
     return sums
+
+
+def _overhead(span: Table, mark: Table) -> Table:
+    """Return the time of tracing by the rank of the first span of the marks' batch."""
+    is_due = has_name(mark.name, OVERHEAD_NS) & mark.integer.between(1, MOST_OVERHEAD_NS)
+    marks = mark.filter(is_due)
+    sums = marks.group_by(batch=marks.no // PLACES).agg(ns=_total(marks.integer))
+    firsts = span.group_by(batch=span.no // PLACES).agg(first=span.no.min())
+    firsts = firsts.inner_join(sums, "batch").inner_join(span, firsts.first == span.no)
+    return firsts.group_by("rank").agg(ns=_total(firsts.ns))
 
 
 def unit_extents(

@@ -42,6 +42,8 @@ class Lane:
     forward pass. -1 if there is none."""
     thread: int | None = None
     """The number of the lane among those of the rank, from 1; None if the rank has one lane."""
+    overhead_ns: int = 0
+    """The time of tracing itself."""
     device: np.ndarray | None = None
     """The time on the device of each unit; None if none was measured."""
     outside: dict[str, int] = field(default_factory=dict)

@@ -186,6 +186,7 @@ class LedgerFold:
         for number, times in enumerate(lanes, 1):
             lane = self._lane(rank, times, first, last)
             lane.thread = number if len(lanes) > 1 else None
+            lane.overhead_ns = sums.overhead_ns if number == 1 else 0
             if self._size > 1:
                 join(lane, self._size)
             self._lanes.append(lane)

@@ -37,6 +37,7 @@ def move(lanes: Sequence[Lane]) -> None:
         if len(lane.start) and "busy" not in lane.accounts:
             _lost(lane)
             _stalled(lane)
+            _tracing(lane)
             _warm_up(lane)
             _device(lane)
     _waiting([lane for lane in lanes if (lane.own >= 0).any()])
@@ -95,6 +96,20 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
         lane.accounts[name][place] -= taken
         moved += taken
     _account(lane, target)[place] += moved
+
+
+def _tracing(lane: Lane) -> None:
+    """Move the time of tracing, of which only the sum is known, from the rest of all units."""
+    rests = [lane.accounts[name] for name in (UNATTRIBUTED, BETWEEN) if name in lane.accounts]
+    for times in rests:
+        total = int(times.sum())
+        moved = min(lane.overhead_ns, total)
+        if moved > 0:
+            # In floating point, whole parts are less than 1 ns off, and never more than is there.
+            parts = np.minimum((times * (moved / total)).astype(np.int64), times)
+            np.subtract(times, parts, out=times)
+            _account(lane, "tracing")[:] += parts
+            lane.overhead_ns -= int(parts.sum())
 
 
 def _warm_up(lane: Lane) -> None:

@@ -21,7 +21,6 @@ from ...records.run_summary import SummaryValue
 from ...spool.reader import BatchFile
 from ..relations import ABSENT, NO_TEXT, TEXT, Block, Texts
 from .blocks import unit_blocks
-from .lanes import LaneSums
 from .marks import EPOCH, EVAL
 from .phases import Numbered
 from .places import Place
@@ -46,7 +45,7 @@ class ArrangedRecording:
         self._records = records = Records(batches, texts, wanted_unit)
         self._unit, self._evals = self._units()
         self.built = UnitBuilder(texts)
-        self.sums = LaneSums()
+        self.sums = records.sums
         rows = records.rows
         for first in range(0, len(rows), _AT_ONCE):
             some = rows[first : first + _AT_ONCE].tolist()

@@ -26,6 +26,8 @@ class RankSums:
     """The earliest start and the latest end, Unix ns."""
     recompute_ns: int = 0
     """The time of scopes that recompute activations, ns."""
+    overhead_ns: int = 0
+    """The time of tracing itself, by its marks in batches that begin with a span of the rank."""
 
     def add(self, spans: Sequence[IndexedSpan]) -> None:
         """Add spans of this rank."""
@@ -80,6 +82,11 @@ class LaneSums:
         for span in spans:
             if span.gpu_ns is not None or span.memory_peak_bytes is not None or span.has_attributes:
                 self._add_costs(span)
+
+    def add_overhead(self, spans: Sequence[IndexedSpan], ns: int) -> None:
+        """Add the time of tracing that the marks of a batch with some spans record."""
+        if ns and spans:
+            self.ranks.setdefault(spans[0].rank, RankSums()).overhead_ns += ns
 
     def _add_costs(self, span: IndexedSpan) -> None:
         peaks = span.device_peaks[0], span.memory_peak_bytes

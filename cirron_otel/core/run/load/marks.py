@@ -49,6 +49,10 @@ MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
 
 
+MOST_OVERHEAD_NS: Final = 10**15
+"""A mark with a longer time of tracing, eleven days, is not valid."""
+
+
 def has_series(name: str | None) -> bool:
     """Return whether the marks with a name have a series, but for samples of memory and digests.
 
@@ -56,6 +60,12 @@ def has_series(name: str | None) -> bool:
     """
     is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
     return name != OVERHEAD_NS and not is_foreign
+
+
+def overhead_of(mark: IndexedMark) -> int:
+    """Return the time of tracing that a mark records, ns; 0 for other marks."""
+    value = mark.value if mark.name == OVERHEAD_NS else None
+    return value if type(value) is int and 0 < value <= MOST_OVERHEAD_NS else 0
 
 
 def forget_digest(mark: IndexedMark) -> None:
@@ -88,16 +98,18 @@ class Marks:
         self._plain: dict[str | None, bool] = {}
         """Whether the marks with a name have a series, if that is so for all of them."""
 
-    def add(self, marks: Iterable[IndexedMark]) -> None:
-        """Add the marks of a batch."""
+    def add(self, marks: Iterable[IndexedMark]) -> int:
+        """Add the marks of a batch; return the time of tracing that they record, ns."""
         waiting, number, count = self._waiting, self._number, self._count
+        overhead = 0
         ids: list[str | None] = []
         for mark in marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
             if mark.name == OVERHEAD_NS and mark.value is not None:
-                continue  # on every scope, and no figure needs it
+                overhead += overhead_of(mark)
+                continue  # on every scope, and figures need only the sum
             forget_digest(mark)
             detach(mark)
             count += 1
@@ -115,6 +127,7 @@ class Marks:
         self._count = count
         if count > MOST_WAITING:
             raise NotReducibleError("too many marks wait for their scopes")
+        return overhead
 
     def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
         """Place the marks on a unit, and on the scopes directly inside it."""

@@ -19,7 +19,7 @@ from ..shapes.hints import Hints
 from ..shapes.producers import producer_of
 from .columns import Columns
 from .lanes import LaneSums, RankSums
-from .marks import Marks, forget_digest
+from .marks import Marks, forget_digest, overhead_of
 from .scopes import Scopes
 from .shaping import Shaping
 from .stored_span import StoredSpan
@@ -33,6 +33,8 @@ class Records(Scopes):
         self._unit = unit
         self.marks = Marks(texts)
         self.summary: list[SummaryValue] = []
+        self.sums = LaneSums()
+        """The sums over all spans; those of the spans are still to be added."""
         self._number = 0
         self._hints = Hints()
         self._shaping: Shaping | None = None
@@ -44,6 +46,7 @@ class Records(Scopes):
     def _read(self, batch: BatchFile) -> IndexedBatch:
         rows = super()._read(batch)
         self._hints.producer = producer_of(rows)
+        self.sums.add_overhead(rows.spans, sum(map(overhead_of, rows.marks)))
         self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
         return rows
 
@@ -58,9 +61,10 @@ class Records(Scopes):
         return super()._span(span)
 
     def _shape(self) -> None:
-        if self._hints.is_needed:
-            self._shaping = Shaping(self, self._hints, self._unit)
-            self._shaping.apply()
+        shaping = Shaping(self, self._hints, self._unit)
+        if shaping.is_needed:
+            self._shaping = shaping
+            shaping.apply()
 
     @property
     def unit_name(self) -> str:

@@ -22,7 +22,7 @@ from ...records.run_summary import SummaryValue, values_of_marks, values_of_span
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
 from ..relations import Block, Texts
-from ..shapes.producers import Producer, producer_of
+from ..shapes.producers import REQUEST, TRAINING, Producer, producer_of
 from .blocks import unit_blocks
 from .canonical import CanonicalNames, is_canonical
 from .errors import NotReducibleError
@@ -91,7 +91,7 @@ class Reducer:
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NotReducibleError."""
-        self.marks.add(marks)
+        self.sums.add_overhead(spans, self.marks.add(marks))
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
@@ -146,12 +146,17 @@ class Reducer:
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
-        if self._has_sdk and not is_canonical(
-            self.tree, self.built.units, self.built.parts, self.texts
-        ):
+        units = self.built.units
+        if self._has_sdk and not is_canonical(self.tree, units, self.built.parts, self.texts):
+            raise NotReducibleError(_NEEDS_SHAPE)
+        if not units.count and self._has_other_units():
             raise NotReducibleError(_NEEDS_SHAPE)
         self.marks.finish(self.tree, self.is_recorded)
         self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
+
+    def _has_other_units(self) -> bool:
+        names = {span.name for _, span in self.tree.scopes}
+        return REQUEST in names or not TRAINING.isdisjoint(names)
 
     def sessions(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last."""

@@ -11,7 +11,7 @@ from ...analysis.breakdown import STEP
 from ..relations import ABSENT, NO_TEXT
 from ..shapes import cirron_sdk, otlp
 from ..shapes.hints import Hints
-from ..shapes.producers import Producer
+from ..shapes.producers import REQUEST, TRAINING, Producer
 from ..shapes.tree import AddedScope, Kind, Tree, kind_of
 from .columns import SCHEMAS, Columns
 
@@ -47,11 +47,39 @@ class Shaping:
         """The rows of the scopes that are not recorded."""
         return list(range(self._count, self._count + len(self._like)))
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether some scopes need a shape: those of other producers, and of runs without steps."""
+        if self._hints.is_needed:
+            return True
+        records = self._records
+        names = records.column("name")[records.rows]
+        wanted = [records.texts.token(self._wanted or REQUEST)]
+        if self._wanted is None:
+            wanted += self._training
+        return bool(np.isin(names, wanted).any()) and not (
+            (names == records.texts.token(STEP)).any()
+        )
+
+    @property
+    def _training(self) -> list[int]:
+        return [self._records.texts.token(name) for name in sorted(TRAINING)]
+
     def apply(self) -> None:
         """Change the columns."""
         records = self._records
         sessions, of_scope = records.sessions, records.session
-        if self._hints.is_foreign:
+        if not self._hints.is_needed:
+            tree = self._tree(None)
+            names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
+            token = records.texts.token(self._wanted or REQUEST)
+            if (names == token).any():
+                otlp.shape(tree, names, token)
+            else:
+                trains = np.isin(names, self._training) & (tree.above >= 0)
+                around = np.isin(np.arange(self._count), tree.above[trains])
+                otlp.shape(tree, np.where(around, names, NO_TEXT))
+        elif self._hints.is_foreign:
             tree = self._tree(Producer.FOREIGN)
             names = np.where(self._is_shaped, records.column("name"), NO_TEXT)
             if self._wanted is None and (names == records.texts.token(STEP)).any():
@@ -74,12 +102,15 @@ class Shaping:
             found=(sessions, np.r_[of_scope, of_scope[np.array(self._like, np.int64)]]),
         )
 
-    def _tree(self, producer: Producer) -> Tree:
-        """Return the scopes, of which those of a producer are changed."""
+    def _tree(self, producer: Producer | None) -> Tree:
+        """Return the scopes, of which those of a producer are changed; None for all scopes."""
         records, hints = self._records, self._hints
         is_shaped = self._is_shaped
-        for first, end in hints.ranges(producer):
-            is_shaped[first:end] = True
+        if producer is None:
+            is_shaped[:] = True
+        else:
+            for first, end in hints.ranges(producer):
+                is_shaped[first:end] = True
         counts = np.zeros(self._count, bool)
         counts[records.rows] = True
         is_shaped &= counts

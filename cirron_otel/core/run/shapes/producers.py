@@ -1,7 +1,9 @@
 """The producers of recordings.
 
 A recording in the canonical form needs no shape: its units are the scopes named `step`, its
-evaluations those named `eval`. This package and its importers record that form.
+evaluations those named `eval`. This package and its importers record that form. If a recording of
+theirs has no steps, its units are its requests, or else the repeated scopes that directly contain
+phases of training, as in recordings of Stormlog.
 """
 
 from __future__ import annotations
@@ -12,6 +14,10 @@ from typing import Final
 
 from ...records.rows import IndexedBatch
 
+REQUEST: Final = "request"
+"""The name of the units of a recording of this package without steps."""
+TRAINING: Final = frozenset({"backward", "optimizer_step"})
+"""The phases of training that mark the scope around them as a unit if there are no others."""
 _OWN_VERSION: Final = "+cirron-otel"
 _SDK_VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*", re.ASCII)
 _FOREIGN_SPANS: Final = b'"resource_spans"'

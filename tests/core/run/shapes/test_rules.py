@@ -134,7 +134,9 @@ def test_ordinary_trainings_are_read_in_one_pass_and_equal_the_shape(tmp_path: P
     reader = written(tmp_path / "s", files)
     with open_run(reader, reader) as run:
         assert isinstance(run.recording, Reducer)
-    assert reported(reader, reader).primary is not None
+    together = reported(reader, reader).together
+    assert together is not None
+    assert together.steps.times > 0
 
 
 def test_loading_on_a_point_and_on_its_batch_is_united(tmp_path: Path) -> None:
@@ -288,13 +290,38 @@ def test_units_of_another_service_are_the_repeated_scopes_with_others_inside(
     assert found.phases == {"fetch": (10, 500 * US), "transform": (10, 200 * US)}
 
 
+def test_own_requests_are_units_without_steps(tmp_path: Path) -> None:
+    requests = [{**each, "name": "request"} if each["name"] == "item" else each for each in items()]
+    found = read(tmp_path / "alone", *requests, version=OWN_VERSION)
+    assert (found.name, len(found.units)) == ("request", 10)
+    step = scope(90, None, "step", 2000, 2010)
+    assert times(read(tmp_path / "both", *requests, step, version=OWN_VERSION)) == [(2000, 2010)]
+
+
+def test_repeated_scopes_around_training_are_units_without_steps(tmp_path: Path) -> None:
+    """So in recordings of Stormlog. A scope that occurs once is not a unit."""
+    scopes = [scope(1, None, "job", 0, 1000), scope(2, 1, "backward", 5, 6)]
+    for number in range(5):
+        first = 10 + 5 * number
+        begun = 100 * number
+        scopes += [
+            scope(first, 1, "train", begun, begun + 80),
+            scope(first + 1, 1, "more", begun, begun + 99),
+            scope(first + 2, first, "forward", begun, begun + 20),
+            scope(first + 3, first, "optimizer_step", begun + 20, begun + 60),
+            scope(first + 4, first + 1, "mine", begun + 80, begun + 90),
+        ]  # fmt: skip
+    found = read(tmp_path / "s", *scopes, version=OWN_VERSION)
+    assert (found.name, len(found.units)) == ("train", 5)
+
+
 def test_the_units_of_another_service_can_be_named(tmp_path: Path) -> None:
     reader = spool(tmp_path / "s", *items(), version=OWN_VERSION, otel=FOREIGN)
     with open_run(reader, reader, unit="log") as run:
         assert run.recording.unit_name == "log"
         assert [rank.steps.steps.total_ns for rank in run.ranks] == [90 * US]
     with (
-        pytest.raises(UsageError, match="no scope named 'nothing'"),
+        pytest.raises(UsageError, match="are named 'step'"),
         open_run(reader, reader, unit="nothing"),
     ):
         pass
