@@ -14,9 +14,11 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import (
+    TRACEML,
     PlacesCommand,
     from_option,
     json_option,
+    rules_option,
     run_option,
     set_option,
     unit_option,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 FAILED_VERDICT = 6
 """The exit code if a finding or a verdict is as severe as `--fail-on`."""
-_TRACEML = "traceml"
 _FAIL_ON = ("warning", "critical", "failure", "warn", "crit")
 _SEVERITIES = {"warn": "warning", "crit": "critical"}
 
@@ -53,11 +54,8 @@ class _Concluded(NamedTuple):
 @from_option
 @run_option
 @engine_option
-@click.option(
-    "--rules",
-    type=click.Choice((_TRACEML,)),
-    help="traceml: verdicts by the rules and the thresholds of TraceML (docs/verdicts.md).",
-)
+@unit_option
+@rules_option
 @click.option(
     "--window",
     "window",
@@ -71,7 +69,6 @@ class _Concluded(NamedTuple):
     is_flag=True,
     help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
-@unit_option
 @click.option(
     "--fail-on",
     "fail_on",
@@ -84,11 +81,11 @@ def diagnose(
     source_format: str | None,
     run: str | None,
     engine: str,
+    unit: str | None,
     rules: str | None,
     window: int | None,
     settings: tuple[str, ...],
     live: bool,
-    unit: str | None,
     fail_on: str | None,
     as_json: bool,
 ) -> int:
@@ -101,16 +98,16 @@ def diagnose(
     from ...core.run.findings.thresholds import limits_of
 
     place = EngineSource(source, source_format, run)
-    if unit is not None and (live or engine != PYTHON or rules == _TRACEML):
-        raise UsageError(f"--unit needs --engine {PYTHON}, without --live and --rules {_TRACEML}")
-    if live or rules == _TRACEML:
+    if live or rules == TRACEML:
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
-            place, engine, changes, live=live, fail_on=fail_on, as_json=as_json
+            place, engine, changes, unit, live=live, fail_on=fail_on, as_json=as_json
         )
         return FAILED_VERDICT if has_failed else code
     if window is not None:
-        raise UsageError(f"--window needs --rules {_TRACEML} or --live")
+        raise UsageError(f"--window needs --rules {TRACEML} or --live")
+    if unit is not None and engine != PYTHON:
+        raise UsageError(f"--unit needs --engine {PYTHON}")
     limits = limits_of(settings)
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:
@@ -128,6 +125,7 @@ def _by_traceml(
     source: EngineSource,
     engine: str,
     changes: Sequence[str],
+    unit: str | None,
     *,
     live: bool,
     fail_on: str | None,
@@ -139,9 +137,11 @@ def _by_traceml(
 
     limits = thresholds_of("live" if live else "run", changes)
     if not live:
-        return show_verdicts(source, engine, limits, fail_on=fail_on, as_json=as_json)
+        return show_verdicts(source, engine, limits, unit, fail_on=fail_on, as_json=as_json)
     if engine != PYTHON:
         raise UsageError(f"--live needs --engine {PYTHON}")
+    if unit is not None:
+        raise UsageError("--unit cannot be combined with --live")
     from .diagnose_live import follow
 
     return follow(
@@ -223,7 +223,7 @@ def _by_engine(engine: str, source: EngineSource, limits: Limits) -> _Concluded 
 
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
-            with tables.run(chosen, names, needs_digests=False) as run:
+            with tables.run(chosen, names) as run:
                 document = document_of_run(
                     shown_source(source.name), engine_run(run), run.chosen, limits=limits
                 )

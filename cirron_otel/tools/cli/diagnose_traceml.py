@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by
 from .progress import progress
@@ -53,6 +54,7 @@ def show_verdicts(
     source: EngineSource,
     engine: str,
     limits: Thresholds,
+    unit: str | None = None,
     *,
     fail_on: str | None,
     as_json: bool,
@@ -60,9 +62,11 @@ def show_verdicts(
     """Write the verdicts on the wanted runs; return whether one is a failure, and the exit code."""
     from .diagnose_text import show_diagnosis
 
+    if unit is not None and engine != PYTHON:
+        raise UsageError(f"--unit needs --engine {PYTHON}")
     found = None if engine == PYTHON else _by_engine(engine, source, limits)
     if found is None:
-        found = _in_python(source, limits, lists_others=as_json)
+        found = _in_python(source, limits, unit, lists_others=as_json)
     if as_json:
         output.document({
             "source": shown_source(source.name),
@@ -88,7 +92,9 @@ def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
     return verdict.severity in SEVERITIES[SEVERITIES.index(least) :]
 
 
-def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) -> _DiagnosedSource:
+def _in_python(
+    source: EngineSource, limits: Thresholds, unit: str | None, *, lists_others: bool
+) -> _DiagnosedSource:
     """Return the diagnosis of the wanted run, or of each run for `all`.
 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
@@ -112,11 +118,11 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
                 of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
                 shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
                 batches.on_progress = shown
-                diagnosis = diagnose_batches(batches, limits, chosen.world_size)
+                diagnosis = diagnose_batches(batches, limits, chosen.world_size, unit=unit)
                 runs.append(DiagnosedRun(chosen, diagnosis))
         else:
             shown.stage("reading batches", then="diagnosing")
-            with open_chosen_run(reader, source.run) as (chosen, opened):
+            with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
                 report_chosen(chosen, source.run)
                 window = opened.window(limits, chosen.world_size)
                 runs = [DiagnosedRun(chosen, diagnose(window, limits))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -103,6 +103,12 @@ run_option: Callable[[F], F] = click.option(
     "run",
     metavar="NAME|ID|last|all",
     help="Only this run, by its name or the beginning of its id; for a spool, see `runs ls`.",
+)
+TRACEML: Final = "traceml"
+rules_option: Callable[[F], F] = click.option(
+    "--rules",
+    type=click.Choice((TRACEML,)),
+    help="traceml: verdicts by the rules and the thresholds of TraceML (docs/verdicts.md).",
 )
 set_option: Callable[[F], F] = click.option(
     "--set",

@@ -18,6 +18,7 @@ from .parameters import (
     PlacesCommand,
     from_option,
     json_option,
+    rules_option,
     run_option,
     set_option,
     unit_option,
@@ -71,12 +72,13 @@ _MOST_ASKED = 20
     metavar="ID",
     help="With --html: show this step, or any scope, as well. Can be given several times.",
 )
-@unit_option
 @click.option(
     "--full",
     is_flag=True,
     help="Also show the slowest units, the device times, the memory, the metrics and the marks.",
 )
+@unit_option
+@rules_option
 @set_option
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
@@ -89,8 +91,9 @@ def report(
     trace_file: str | None,
     page_file: str | None,
     spans: tuple[str, ...],
-    unit: str | None,
     full: bool,
+    unit: str | None,
+    rules: str | None,
     settings: tuple[str, ...],
     no_pager: bool,
     as_json: bool,
@@ -106,8 +109,13 @@ def report(
     from ..present.conclude import add_skipped, document_of_run
     from ..present.conclusion_file import write_conclusion
 
-    limits = limits_of(settings)
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
+    if rules is not None:
+        if (trace_file, page_file, full) != (None, None, False):
+            raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
+        named = EngineSource(source, source_format, run)
+        return _verdicts(engine, named, settings, unit, as_json=as_json)
+    limits = limits_of(settings)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     if engine != PYTHON:
@@ -141,6 +149,22 @@ def report(
     add_skipped(found, place.findings(reader))
     _show(found, full=full, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(found))
+
+
+def _verdicts(
+    engine: str,
+    source: EngineSource,
+    settings: tuple[str, ...],
+    unit: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Write the verdicts by the rules of TraceML; return the exit code."""
+    from ...core.analysis.verdicts.thresholds import thresholds_of
+    from .diagnose_traceml import show_verdicts
+
+    limits = thresholds_of("run", settings)
+    return show_verdicts(source, engine, limits, unit, fail_on=None, as_json=as_json)[1]
 
 
 def _by_engine(

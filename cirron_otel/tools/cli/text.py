@@ -56,7 +56,12 @@ def cause(known: str | None, requested_bytes: int | None) -> str:
 
 def count(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun, as in `1 span` or `1,234 spans`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else many or plural(one)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a regular noun, such as `steps` or `batches`."""
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def added(recorded: int, synthetic: int) -> str:

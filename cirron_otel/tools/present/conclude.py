@@ -62,8 +62,8 @@ def document_of_run(
     from ...core.run.report import report_of
 
     figures = report_of(run)
-    units = unit_figures(figures, run.ledger, errors=run.failed_units)
-    unit = "step" if units is None else units.name
+    unit = run.recording.unit_name
+    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
     conclusion = conclude(run, unit, None if chosen is None else chosen.world_size, limits)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":

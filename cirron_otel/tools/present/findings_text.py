@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ..cli.text import duration, numbers, printable, wrapped
+from ..cli.text import duration, numbers, plural, printable, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,8 +36,8 @@ def severity_word(severity: str) -> str:
 
 
 def price(finding: Finding) -> str:
-    """Return the cost of a finding with its share; "" for a finding without a cost."""
-    if finding.cost_ns is None:
+    """Return the cost of a finding with its share; "" for a finding without a cost, or with 0."""
+    if not finding.cost_ns:
         return ""
     if finding.share is None:
         return duration(finding.cost_ns)
@@ -60,7 +60,7 @@ def place(finding: Finding, unit: str = "step") -> str:
     if finding.steps:
         parts.append(_units(finding, unit))
     elif finding.every is not None:
-        parts.append(f"every {finding.every:,} {unit}s")
+        parts.append(f"every {finding.every:,} {plural(unit)}")
     if finding.epochs:
         parts.append(f"epoch {', '.join(map(printable, finding.epochs[:_MOST_INTERVALS]))}")
     parts += [printable(name) for name in (finding.phase, finding.scope) if name is not None]
@@ -76,7 +76,7 @@ def _units(finding: Finding, unit: str) -> str:
     is_one = len(finding.steps) == 1 and finding.steps[0][0] == finding.steps[0][1]
     every = "" if finding.every is None else f", every {finding.every:,}"
     rest = f" and {more:,} more" if more else ""
-    return f"{unit if is_one else unit + 's'} {listed}{rest}{every}"
+    return f"{unit if is_one else plural(unit)} {listed}{rest}{every}"
 
 
 def finding_parts(

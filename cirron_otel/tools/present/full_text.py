@@ -13,6 +13,7 @@ from ..cli.text import (
     cause,
     clock_time,
     duration,
+    plural,
     printable,
     rank_list,
     reason,
@@ -58,7 +59,7 @@ def full_parts(document: Document) -> Iterator[RenderableType]:
         yield ""
         yield from replica_lines(figures.replicas.first)
     if figures.slowest_steps:
-        yield f"\nThe slowest {unit}s:\n"
+        yield f"\nThe slowest {plural(unit)}:\n"
         yield _slowest(figures.slowest_steps, unit)
     if figures.gpu:
         yield "\nOn the GPU:\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.run.accounts import ACCOUNTS
+from ..cli.text import plural
 
 if TYPE_CHECKING:
     from ...core.run.figures.ledger import Ledger
@@ -29,9 +30,9 @@ ACCOUNT_NAMES: Final[dict[str, str]] = {
     "checkpoint": "checkpoints",
     "logging": "logging",
     "other_scopes": "own scopes",
-    "unattributed": "unattributed in {unit}s",
-    "between_units": "between {unit}s",
-    "busy": "busy with {unit}s",
+    "unattributed": "unattributed in {units}",
+    "between_units": "between {units}",
+    "busy": "busy with {units}",
     "idle": "idle",
     "stalled": "stalled",
     "lost": "repeated after a restart",
@@ -39,7 +40,7 @@ ACCOUNT_NAMES: Final[dict[str, str]] = {
     "shut_down": "shut-down",
     "ended": "rank had ended",
 }
-"""The names of accounts in text; `{unit}` is the name of the run's units."""
+"""The names of accounts in text; `{units}` is the plural of the name of the run's units."""
 _MOST_PARTS: Final = 100
 
 
@@ -135,7 +136,7 @@ def _longest(parts: dict[str, int]) -> list[tuple[str, int]]:
 
 def account_name(account: str, unit: str = "step") -> str:
     """Return the name of an account in text."""
-    return ACCOUNT_NAMES.get(account, account.replace("_", " ")).format(unit=unit)
+    return ACCOUNT_NAMES.get(account, account.replace("_", " ")).format(units=plural(unit))
 
 
 def percentages(values: Sequence[int], decimals: int = 1) -> list[str]:

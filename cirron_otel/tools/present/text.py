@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ..cli.tables import rows_table
-from ..cli.text import WIDTH, count, duration, printable, wrapped
+from ..cli.text import WIDTH, count, duration, plural, printable, wrapped
 from .full_text import full_parts
 from .head import head_parts, unit_name
 from .ledger_rows import AccountRow, LedgerRows, account_name, percentages
@@ -58,7 +58,7 @@ def _compact(document: Document) -> Iterator[str]:
         )
         yield from _with_head("time", text)
     if document.units is not None:
-        yield from _with_head(f"{unit}s", units_text(document.units))
+        yield from _with_head(plural(unit), units_text(document.units))
     phases = [each for each in document.phases if each.p50_ns > 0]
     if phases:
         listed = ", ".join(_glued(f"{printable(e.name)} {duration(e.p50_ns)}") for e in phases)
@@ -66,7 +66,7 @@ def _compact(document: Document) -> Iterator[str]:
 
 
 def _with_head(head: str, text: str) -> Iterator[str]:
-    yield from wrapped(text, f"{head:<{_HEAD_WIDTH}}", " " * _HEAD_WIDTH)
+    yield from wrapped(text, f"{head:<{_HEAD_WIDTH - 1}} ", " " * _HEAD_WIDTH)
 
 
 def units_text(units: UnitFigures) -> str:
@@ -101,7 +101,7 @@ def _tables(document: Document) -> Iterator[RenderableType]:
         yield ledger_table(document.ledger, unit)
     if document.units is not None:
         yield ""
-        yield from wrapped(units_text(document.units), f"The {unit}s: ", "  ")
+        yield from wrapped(units_text(document.units), f"The {plural(unit)}: ", "  ")
         yield ""
         yield _phases(document, document.units)
     elif document.scopes:

@@ -84,16 +84,23 @@ class ScopeRow:
 
 
 def unit_figures(
-    figures: RunReport, ledger: Ledger | None, *, errors: int = 0, tokens: int | None = None
+    figures: RunReport,
+    ledger: Ledger | None,
+    name: str = "step",
+    *,
+    errors: int = 0,
+    tokens: int | None = None,
 ) -> UnitFigures | None:
-    """Return the figures of a run's units; None if it has none."""
+    """Return the figures of a run's units; None if it has none.
+
+    `name` is the name of a unit.
+    """
     together = figures.together
     if together is None or not together.steps.times:
         return None
     ranks = [(each.rank, each.steps.steps.times) for each in figures.ranks]
     ranks = [each for each in ranks if each[1]]
     spread = together.steps.figures().spread()
-    name = together.steps.name
     return UnitFigures(
         name=name,
         count=_distinct(ledger) or max(count for _, count in ranks),
@@ -129,10 +136,15 @@ def _per_second(ranks: Sequence[RankReport], *, is_sum: bool) -> float | None:
 
 
 def phase_rows(together: Breakdown | None) -> list[PhaseRow]:
-    """Return the parts of the units of all ranks, in the order of their first occurrence."""
+    """Return the parts of the units of all ranks, in the order of their first occurrence.
+
+    The time that no scope covers is left out if the parts overlap so much that it is negative.
+    """
     if together is None or not together.steps.times:
         return []
-    rows = [*together.phases, together.unattributed]
+    rows = [*together.phases]
+    if together.unattributed.total_ns >= 0:
+        rows.append(together.unattributed)
     return [_phase(each, together) for each in rows if each.times]
 
 
@@ -141,7 +153,7 @@ def _phase(phase: Phase, together: Breakdown) -> PhaseRow:
     spread = found.spread()
     return PhaseRow(
         found.name, found.times, found.total_ns, together.share(phase),
-        spread["p50"], spread["p95"], spread["p99"], spread["max"],
+        *(max(spread[name], 0) for name in ("p50", "p95", "p99", "max")),
     )  # fmt: skip
 
 

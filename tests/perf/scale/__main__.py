@@ -190,14 +190,20 @@ def verdict(job: Job, url: str, folder: Path) -> dict[str, Any]:
     commands = [Measured(folder, name, url) for name in ("diagnose", "report")]
     (diagnosis, of_diagnose), (report, of_report) = (each.result() for each in commands)
     (run,) = diagnosis["runs"]
-    first = run["verdicts"][0]
-    named = report["straggler"] and report["straggler"]["rank"]
+    named = [_stragglers(each) for each in (run, report)]
     return {
-        "straggler": job.straggler, "verdict": run["primary"], "diagnose": first["ranks"],
-        "report": named, "window": run["window"], "spans": report["spans"],
-        "ranks": len(report["ranks"]), "costs": {"diagnose": of_diagnose, "report": of_report},
-        "is_named": (first["ranks"], named) == ([job.straggler], job.straggler),
+        "straggler": job.straggler, "status": run["status"], "diagnose": named[0],
+        "report": named[1], "spans": report["spans"], "ranks": len(report["ranks"]),
+        "costs": {"diagnose": of_diagnose, "report": of_report},
+        "is_named": named == [[job.straggler], [job.straggler]],
     }  # fmt: skip
+
+
+def _stragglers(document: dict[str, Any]) -> list[int]:
+    """Return the ranks of the first finding on a slow rank."""
+    kinds = (each for each in document["findings"] if each["kind"].endswith("STRAGGLER"))
+    found: dict[str, Any] = next(kinds, {"ranks": []})
+    return list(found["ranks"])
 
 
 def throughput(job: Job, chain: Chain, counts: Sequence[int]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_an_interrupted_run_continues(folder: Path, monkeypatch: pytest.MonkeyPa
     assert values["is_equal"] is True
     assert values["sent"]["spans"] < values["sent"]["recorded_spans"]
     assert values["verdict"]["spans"] == values["sent"]["recorded_spans"]
-    assert values["verdict"]["report"] == JOB.straggler
+    assert values["verdict"]["report"] == [JOB.straggler]
     assert values["verdict"]["ranks"] == len(JOB.present)
     stages = {"ranks", "agent", "Kafka", "consumer", "collector", "PostgreSQL"}
     assert stages < values["stages"].keys()

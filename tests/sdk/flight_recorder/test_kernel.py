@@ -103,7 +103,7 @@ def test_the_commands_name_the_cause(tmp_path: Path, capsys: pytest.CaptureFixtu
     recover(SpoolPaths.under(directory))
     assert cli(["runs", "ls", str(directory)]) == 0
     assert "killed (out of memory)" in capsys.readouterr().out
-    assert cli(["report", str(directory), "--no-pager"]) == 0
+    assert cli(["report", str(directory), "--full", "--no-pager"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "KILLED: rank 0: out of memory: the process ended without closing its session; the" in (
         shown

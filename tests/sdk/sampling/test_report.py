@@ -169,7 +169,7 @@ def test_the_resident_set_has_no_gaps(tmp_path: Path, capsys: pytest.CaptureFixt
     (device,) = read(recording.write(tmp_path), capsys)["memory"]["devices"]
     assert device["device"] == "cpu"
     assert {device[name] for name in device if "gap" in name} == {None}
-    run(["report", str(tmp_path)])
+    run(["report", str(tmp_path), "--full"])
     assert "Gaps" not in capsys.readouterr().out
 
 
@@ -187,7 +187,7 @@ def test_an_error_is_shown_among_many_warnings(
     assert len(alerts) == 1000
     assert alerts[-1]["kind"] == "oom"
     page = tmp_path / "report.html"
-    run(["report", str(tmp_path), "--html", str(page)])
+    run(["report", str(tmp_path), "--full", "--html", str(page)])
     assert "oom (cuda:0, rank 0): exhausted in step" in " ".join(capsys.readouterr().out.split())
     assert page.read_text().count("oom (cuda:0, rank 0): exhausted") == 1
 
@@ -257,7 +257,7 @@ def test_the_terminal_and_the_page(
     recording.mark(recording.step, "memory.critical", 1, limit="host", share=0.96)
     directory = recording.write(tmp_path)
     page = tmp_path / "report.html"
-    run(["report", str(directory), "--html", str(page)])
+    run(["report", str(directory), "--full", "--html", str(page)])
     text = capsys.readouterr().out
     assert "Memory:" in text
     assert "Gaps on cuda:0 of rank 0: used outside of the allocator up to 524 MB" in text
@@ -277,7 +277,7 @@ def test_a_run_without_samples_has_no_section(
 ) -> None:
     document = read(Recording().write(tmp_path), capsys)
     assert document["memory"] == {"devices": [], "phases": [], "alerts": []}
-    run(["report", str(tmp_path)])
+    run(["report", str(tmp_path), "--full"])
     assert "Memory:" not in capsys.readouterr().out
 
 

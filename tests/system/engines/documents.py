@@ -18,10 +18,10 @@ from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
 from cirron_otel.core.run.opening import diagnose_batches, open_run
 from cirron_otel.core.run.relations import Texts
-from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
+from cirron_otel.tools.present.conclude import document_of_run
 from tests.kit.examples import is_drawn
 
 from . import relations
@@ -60,7 +60,7 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
     for name in names:
         with open_run(reader, reader, slowest=SLOWEST) as run:
             if name == "report":
-                documents[name] = report_of(run).to_json()
+                documents[name] = document_of_run("", run).to_json()
             elif name == "comparison":
                 documents[name] = document_of(compared_run(run))
             else:
@@ -87,7 +87,7 @@ def in_engine(
 
 def _document(name: str, run: OpenedRun, opened: Run) -> Any:
     if name == "report":
-        return report_of(opened).to_json()
+        return document_of_run("", opened).to_json()
     if name == "comparison":
         return document_of(compared_run(opened))
     if name == relations.RELATIONS:

@@ -39,6 +39,9 @@ def same(run: Run, tmp_path: Path) -> Same:
     return call
 
 
+TRACEML = ("--rules", "traceml")
+
+
 @pytest.fixture
 def two_runs(tmp_path: Path) -> Path:
     """A spool with two runs of a few steps."""
@@ -59,8 +62,9 @@ def test_recordings(a: str, b: str, same: Same, tmp_path: Path) -> None:
 def test_texts(same: Same, tmp_path: Path) -> None:
     one, other = (own_spool(name, tmp_path) for name in ("01_torch_basic", "11_diverged_nan"))
     assert "loss" in same("diff", one, other).stdout
-    done = same("diagnose", other, "--set", "warmup.steps=5")
+    done = same("diagnose", other, *TRACEML, "--set", "warmup.steps=5")
     assert "NON_FINITE" in done.stdout
+    assert "NON_FINITE" in same("diagnose", other).stdout
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,9 @@ def test_runs_of_one_spool(same: Same, two_runs: Path) -> None:
     assert "2 runs; this is the last" in same("diff", two_runs, two_runs).stderr
     document = json.loads(same("diagnose", two_runs, "--run", "all", "--json").stdout)
     assert [each["run"]["id"] for each in document["runs"]] == ["first", "second"]
-    assert [each["window"]["first"]["step"] for each in document["runs"]] == ["100", "200"]
+    verdicts = same("diagnose", two_runs, *TRACEML, "--run", "all", "--json").stdout
+    steps = [each["window"]["first"]["step"] for each in json.loads(verdicts)["runs"]]
+    assert steps == ["100", "200"]
     assert same("diagnose", two_runs, "--run", "first").stderr == ""
     same("diagnose", two_runs, "--run", "nothing")
 
@@ -101,7 +107,7 @@ def test_a_torn_file_is_reported_once(same: Same, two_runs: Path) -> None:
     (two_runs / "spool" / "0-torn.json").write_bytes(b'{"spans": [')
     done = same("diagnose", two_runs, "--run", "all", "--json")
     assert (done.returncode, done.stderr.count("0-torn.json")) == (1, 1)
-    [finding] = json.loads(done.stdout)["findings"]
+    [finding] = json.loads(done.stdout)["skipped"]
     assert finding["name"] == "0-torn.json"
     same("diagnose", two_runs, "--run", "first")
     same("report", two_runs, "--run", "last")
@@ -110,7 +116,8 @@ def test_a_torn_file_is_reported_once(same: Same, two_runs: Path) -> None:
 
 def test_a_spool_without_batches(same: Same, two_runs: Path, tmp_path: Path) -> None:
     empty, torn = written(tmp_path / "empty", []), written(tmp_path / "torn", [("1.json", b"{")])
-    assert "0 aligned steps" in same("diagnose", empty, "--run", "all").stdout
+    assert "0 aligned steps" in same("diagnose", empty, *TRACEML, "--run", "all").stdout
+    assert ": 0 spans" in same("diagnose", empty, "--run", "all").stdout
     assert same("diagnose", empty, "--run", "last").returncode == 2
     assert same("diff", empty, two_runs, "--json").returncode == 0
     assert same("diagnose", torn, "--json").returncode == 1
@@ -119,11 +126,15 @@ def test_a_spool_without_batches(same: Same, two_runs: Path, tmp_path: Path) -> 
 
 def test_the_window_and_the_severity(same: Same, tmp_path: Path) -> None:
     spool = written(tmp_path / "s", training(3, 40))
-    done = same("diagnose", spool, "--window", "60", "--fail-on", "crit", "--json")
+    done = same("diagnose", spool, *TRACEML, "--window", "60", "--fail-on", "crit", "--json")
     [found] = json.loads(done.stdout)["runs"]
     assert (done.returncode, found["window"]["steps"]) == (6, 60)
     assert found["primary"] == "COMPUTE_STRAGGLER"
-    assert same("diagnose", spool, "--set", "warmup.steps=100").returncode == 0
+    assert same("diagnose", spool, *TRACEML, "--set", "warmup.steps=100").returncode == 0
+    done = same("diagnose", spool, "--fail-on", "critical", "--json")
+    [found] = json.loads(done.stdout)["runs"]
+    severities = {each["severity"] for each in found["findings"]}
+    assert (done.returncode == 6) == bool(severities & {"critical", "failure"})
 
 
 def test_columnar_tables(same: Same, run: Run, tmp_path: Path) -> None:
@@ -142,13 +153,15 @@ def test_runs_of_columnar_tables(same: Same, run: Run, two_runs: Path, tmp_path:
     assert [line.split(", ")[1] for line in done.stdout.splitlines()[:2]] == [
         "first: 1 step of 1 rank", "second: 1 step of 1 rank",
     ]  # fmt: skip
-    assert "run first: 1 aligned step" in same("diagnose", columns, "--run", "first").stdout
+    done = same("diagnose", columns, *TRACEML, "--run", "first")
+    assert "run first: 1 aligned step" in done.stdout
     for source in (columns, two_runs):
         [found] = json.loads(same("diagnose", source, "--run", "first", "--json").stdout)["runs"]
         assert found["other_runs"] == ["second"]
 
 
-def test_digests_need_python_in_a_comparison_only(run: Run, same: Same, tmp_path: Path) -> None:
+def test_digests_need_python(run: Run, same: Same, tmp_path: Path) -> None:
+    """The verdicts by the rules of TraceML do not depend on digests."""
     plain = training(1, 30)
     files = [(name, data.replace(b'"loss"', b'"digest.loss"')) for name, data in plain]
     a, b = written(tmp_path / "a", plain), written(tmp_path / "b", files)
@@ -159,7 +172,10 @@ def test_digests_need_python_in_a_comparison_only(run: Run, same: Same, tmp_path
         note = "note: the run has digests; --engine python computes the comparison"
         assert note in done.stderr
         assert done.stderr.count("\n") == 1
-    same("diagnose", b)
+    done = run("diagnose", b, "--engine", "duckdb", env=env)
+    assert done.stdout == run("diagnose", b).stdout
+    assert "note: the run has digests; --engine python computes the diagnosis" in done.stderr
+    same("diagnose", b, *TRACEML)
 
 
 def test_dropped_marks(same: Same, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_scopes_that_contain_each_other(tmp_path: Path) -> None:
     files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
     found = in_duckdb(files, tmp_path / "c", names=("report",))
     assert found == in_python(files, tmp_path / "s", ("report",))
-    assert [each["epoch"] for each in found["report"]["slowest_steps"]] == ["3", None]
+    assert [each["epoch"] for each in found["report"]["slowest"]] == ["3", None]
 
 
 def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
@@ -104,8 +104,7 @@ def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
     found = in_duckdb(files, tmp_path / "c", WriterLimits())
     assert found == in_python(files, tmp_path / "s")
     report = found["report"]
-    assert report["straggler"]["rank"] == 1
-    assert report["primary_verdict"]["kind"] == "COMPUTE_STRAGGLER"
+    assert "COMPUTE_STRAGGLER" in [each["kind"] for each in report["findings"]]
     assert [each["steps"]["times"] for each in report["ranks"]] == [80] * 3
     assert len(set(found["comparison"]["medians"])) == 10
     assert found["diagnosis"]["primary"] == "COMPUTE_STRAGGLER"

@@ -147,7 +147,7 @@ def document(
         None,
         found,
         ledger_rows(of_run),
-        unit_figures(found, of_run, errors=errors),
+        unit_figures(found, of_run, unit, errors=errors),
         Conclusion(
             findings, status, headline, state,
             [NotAssessed("CPU_CONTENTION", "no context switches are recorded", remedy)],

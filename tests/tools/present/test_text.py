@@ -245,3 +245,11 @@ def test_sparklines() -> None:
     long = sparkline([float(number) for number in range(1000)], "cp1252")
     assert len(long) == 40
     assert long == "".join(sorted(long, key="_.-=+*%#".index))
+
+
+def test_the_plural_of_units() -> None:
+    found = document(unit="batch", state="running")
+    text = "\n".join(plain_lines(document_parts(found)))
+    assert "200 batches of 1 rank" in text
+    assert "between batches" in " ".join(text.split())
+    assert "batchs" not in text

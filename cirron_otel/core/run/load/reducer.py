@@ -146,11 +146,10 @@ class Reducer:
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
-        if not self.built.units.count and self._has_other_units():
+        units = self.built.units
+        if self._has_sdk and not is_canonical(self.tree, units, self.built.parts, self.texts):
             raise NotReducibleError(_NEEDS_SHAPE)
-        if self._has_sdk and not is_canonical(
-            self.tree, self.built.units, self.built.parts, self.texts
-        ):
+        if not units.count and self._has_other_units():
             raise NotReducibleError(_NEEDS_SHAPE)
         self.marks.finish(self.tree, self.is_recorded)
         self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ...records.rows import IndexedSpan
 from .producers import Producer
 
@@ -33,9 +35,10 @@ class Hints:
         place, self._place = self._place, self._place + 1
         if not span.has_attributes:
             return
-        text = bytes(span.attrs) if not isinstance(span.attrs, dict) else b""
-        if _LOAD_TEXT not in text and _MODE_TEXT not in text:
-            return
+        if isinstance(span.attrs, msgspec.Raw):
+            text = bytes(span.attrs)
+            if _LOAD_TEXT not in text and _MODE_TEXT not in text:
+                return
         attributes = span.attributes
         if isinstance(attributes, dict):
             ns = attributes.get(_LOAD_NS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 
 from ....core.analysis.summary import SessionSummary
-from ..text import count, duration, local_moment, numbers
+from ..text import count, duration, local_moment, numbers, plural
 from . import conclusions, memory, sections
 from .content import TRACED_RANKS, RunContent
 from .element import Content, Element, Stylesheet
@@ -106,7 +106,7 @@ def _header(content: RunContent) -> Element:
         facts.append(("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))))
     facts += [
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
-        (f"{content.unit}s", number(0 if units is None else units.count)),
+        (plural(short(content.unit, 30)), number(0 if units is None else units.count)),
         ("spans", number(report.spans)),
         ("recorded by", short(", ".join(content.versions) or "-")),
     ]

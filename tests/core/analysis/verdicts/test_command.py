@@ -173,6 +173,17 @@ def test_names_are_printable(run: Run, tmp_path: Path) -> None:
     assert "\u202e" not in done.stdout
 
 
+def test_the_report_prints_the_verdicts_too(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_spool(tmp_path, job(SLOW_INPUT))
+    for options in ([], ["--json"]):
+        expected = run(tmp_path, *options).stdout
+        assert run_command(["report", str(tmp_path), "--rules", "traceml", *options]) == 0
+        assert capsys.readouterr().out == expected
+    assert run_command(["report", str(tmp_path), "--rules", "traceml", "--full"]) == 2
+
+
 def test_uneven_ranks(run: Run, tmp_path: Path) -> None:
     """Rank 1 ended early: only its steps are aligned."""
     ranks = job(SLOW_INPUT, 1) + job(SLOW_INPUT, 2, steps=52)[1:]

@@ -86,7 +86,7 @@ def test_a_trace_in_the_spool_of_the_run(tmp_path: Path) -> None:
     convert(ConvertRequest(str(TORCH), str(both)))
     (tmp_path / "t.dgrr").write_bytes(trace(chain(len(steps_of(TORCH, 0)))))
     convert(ConvertRequest(f"dgrr:{tmp_path}/t.dgrr", str(both), join=str(TORCH)))
-    code, out, _ = command("report", both)
+    code, out, _ = command("report", both, "--full")
     assert code in (0, 1)
     assert "dgrr.step" in out
 

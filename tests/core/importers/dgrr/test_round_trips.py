@@ -369,7 +369,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_report_and_diff_take_traces() -> None:
-    code, out, _ = command("report", f"dgrr:{CLEAN}")
+    code, out, _ = command("report", f"dgrr:{CLEAN}", "--full")
     assert code == 0
     assert "dgrr.step" in out
     assert command("report", f"dgrr:{DAMAGED}", "--json")[0] == 1

@@ -134,7 +134,9 @@ def test_ordinary_trainings_are_read_in_one_pass_and_equal_the_shape(tmp_path: P
     reader = written(tmp_path / "s", files)
     with open_run(reader, reader) as run:
         assert isinstance(run.recording, Reducer)
-    assert reported(reader, reader).primary is not None
+    together = reported(reader, reader).together
+    assert together is not None
+    assert together.steps.times > 0
 
 
 def test_loading_on_a_point_and_on_its_batch_is_united(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_exit_code_is_the_reason(
     assert (job["state"], job["error"]) == (status, reason if code else None)
     assert (f"  {reason}\n" in shown("spool", "ls", spool)) == bool(code)
     page = tmp_path / "page.html"
-    lines = shown("report", spool, "--html", str(page)).splitlines()
+    lines = shown("report", spool, "--full", "--html", str(page)).splitlines()
     failures = document("report", spool)["failures"]
     texts = Page(page.read_text("utf-8")).texts
     if not code:
@@ -83,9 +83,10 @@ def test_the_exit_code_is_the_reason(
     assert f"FAILED: {reason}" in lines
     if leave.startswith("__import__"):
         return  # the session of the training failed as well: it has the place
-    assert lines[2] == f"FAILED: {reason}"
-    assert lines[3].startswith("  in epoch 1, step 1; after ")
-    assert "; last loss 0.2; process " in lines[3]
+    assert lines[0].startswith("FAILED: ")
+    facts = lines[lines.index(f"FAILED: {reason}") + 1]
+    assert facts.startswith("  in epoch 1, step 1; after ")
+    assert "; last loss 0.2; process " in facts
     [failure] = failed
     assert (failure["epoch"], failure["step"], failure["last_loss"]) == ("1", "1", 0.2)
 
