@@ -108,7 +108,7 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     ]
     numbers = {int(each.number[-1]) for each in ledger.lanes if len(each.number)}
     count = max(numbers, default=-1) + 1
-    return f"Healthy: the time of {count:,} {facts.unit}s is {', '.join(shares)}."
+    return f"The time of {count:,} {facts.unit}s is {', '.join(shares)}."
 
 
 def _name(account: str, facts: Facts) -> str:
