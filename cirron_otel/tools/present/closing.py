@@ -68,7 +68,7 @@ def closing_parts(
     shown = [each for each in document.findings if each.severity != "notice"][:_MOST_FINDINGS]
     for each in shown:
         yield ""
-        yield from finding_parts(each, unit_name(document), document.headline)
+        yield from finding_parts(each, unit_name(document), document.headline, document.ledger)
     more = len(document.findings) - len(shown)
     lines = list(_course_lines(courses, encoding))
     if lines:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ...core.run.findings.finding import Finding
+    from .ledger_rows import LedgerRows
 
 STYLES: Final[dict[str, str]] = {
     "failed": "bold red", "failure": "bold red", "critical": "red", "warning": "yellow",
@@ -35,15 +36,21 @@ def severity_word(severity: str) -> str:
     return _WORDS.get(severity, severity.upper())
 
 
-def price(finding: Finding) -> str:
-    """Return the cost of a finding with its share; "" for a finding without a cost, or with 0."""
+def price(finding: Finding, ledger: LedgerRows | None = None) -> str:
+    """Return the mean cost of a rank, and its extent; "" for a finding without a cost, or with 0.
+
+    Without a ledger, it is the cost of all ranks together.
+    """
     if not finding.cost_ns:
         return ""
-    if finding.share is None:
+    if ledger is None:
         return duration(finding.cost_ns)
-    low = finding.share_low
-    bound = "" if low is None else f" (at least {share_text(low)})"
-    return f"{duration(finding.cost_ns)}, {share_text(finding.share)} of the time{bound}"
+    return f"{per_rank(finding.cost_ns, ledger)} of the run's {duration(ledger.extent_ns)}"
+
+
+def per_rank(ns: int, ledger: LedgerRows | None) -> str:
+    """Return a time of all ranks together as the mean of a rank."""
+    return duration(round(ns / max(len(ledger.ranks), 1)) if ledger is not None else ns)
 
 
 def place(finding: Finding, unit: str = "step") -> str:
@@ -80,18 +87,23 @@ def _units(finding: Finding, unit: str) -> str:
 
 
 def finding_parts(
-    finding: Finding, unit: str = "step", headline: str = "", *, has_advice: bool = True
+    finding: Finding,
+    unit: str = "step",
+    headline: str = "",
+    ledger: LedgerRows | None = None,
+    *,
+    has_advice: bool = True,
 ) -> Iterator[str | Text]:
     """Yield the lines of a finding, without its sentence if that is the headline."""
     word = severity_word(finding.severity)
-    facts = "; ".join(filter(None, (price(finding), place(finding, unit))))
+    facts = "; ".join(filter(None, (price(finding, ledger), place(finding, unit))))
     yield from styled_lines(finding.severity, f"{finding.kind}: {facts}".removesuffix(": "), word)
     if finding.sentence != headline:
         yield from wrapped(printable(finding.sentence), _INDENT, _INDENT)
     if not has_advice:
         return
     for number, each in enumerate(finding.advice):
-        gain = "" if each.gain_ns is None else f" (saves up to {duration(each.gain_ns)})"
+        gain = "" if each.gain_ns is None else f" (saves up to {per_rank(each.gain_ns, ledger)})"
         head = f"{_INDENT}or: " if number else f"{_INDENT}try: "
         yield from wrapped(printable(each.text) + gain, head, _INDENT * 2)
 

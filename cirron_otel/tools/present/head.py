@@ -11,11 +11,14 @@ from .findings_text import finding_parts, severity_word, styled_lines
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from ...core.run.findings.finding import Finding
     from .document import Document
     from .open_scopes import OpenScope
 
 _MOST_FINDINGS: Final = 8
 _MOST_NOTICES: Final = 2
+_LEAST_NOTICE: Final = 0.05
+_IN_LEDGER: Final = frozenset({"START_UP", "WARM_UP"})
 _MOST_PROCESSES: Final = 4
 _MOST_DEPTH: Final = 4
 
@@ -54,16 +57,22 @@ def findings_parts(document: Document, *, full: bool = False) -> Iterator[str | 
     shown = problems if full else problems[:_MOST_FINDINGS]
     for each in shown:
         yield ""
-        yield from finding_parts(each, unit, document.headline)
+        yield from finding_parts(each, unit, document.headline, document.ledger)
     room = max(min(_MOST_NOTICES, _MOST_FINDINGS - len(shown)), 0)
-    listed = notices if full else notices[:room]
+    listed = notices if full else list(filter(_is_worth_a_line, notices))[:room]
     if listed:
         yield ""
     for each in listed:
-        yield from finding_parts(each, unit, document.headline, has_advice=full)
-    more = len(document.findings) - len(shown) - len(listed)
+        yield from finding_parts(each, unit, document.headline, document.ledger, has_advice=full)
+    more = len(problems) - len(shown)
     if more:
         yield f"and {count(more, 'more finding')}: --full shows them"
+
+
+def _is_worth_a_line(notice: Finding) -> bool:
+    """Return whether a notice is shown without `--full`; the ledger shows the start-up anyway."""
+    share = notice.running_share
+    return notice.kind not in _IN_LEDGER and (share is None or share >= _LEAST_NOTICE)
 
 
 def unit_name(document: Document) -> str:

@@ -78,6 +78,11 @@ class LedgerRows:
     last_ns: int
     """The first start and the last end of any rank, Unix ns."""
 
+    @property
+    def extent_ns(self) -> int:
+        """The time from the first start to the last end of any rank, ns."""
+        return self.last_ns - self.first_ns
+
     def to_json(self) -> dict[str, Any]:
         """Return the ledger as a JSON object."""
         return {

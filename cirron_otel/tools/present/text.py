@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..cli.tables import rows_table
 from ..cli.text import WIDTH, count, duration, plural, printable, wrapped
+from .findings_text import per_rank
 from .full_text import full_parts
 from .head import head_parts, unit_name
 from .ledger_rows import AccountRow, LedgerRows, account_name, percentages
@@ -115,11 +116,10 @@ def _tables(document: Document) -> Iterator[RenderableType]:
 
 def ledger_title(ledger: LedgerRows) -> Iterator[str]:
     """Yield the title of the ledger."""
-    extent_ns = ledger.ranks[0].total_ns if ledger.ranks else ledger.total_ns
     if len(ledger.ranks) > 1:
-        yield f"The time of {len(ledger.ranks):,} ranks together, {duration(extent_ns)} each:"
+        yield f"The time, {duration(ledger.extent_ns)}, as the mean of {len(ledger.ranks):,} ranks:"
     else:
-        yield f"The time, {duration(extent_ns)}:"
+        yield f"The time, {duration(ledger.extent_ns)}:"
 
 
 def ledger_table(ledger: LedgerRows, unit: str) -> Table:
@@ -128,12 +128,12 @@ def ledger_table(ledger: LedgerRows, unit: str) -> Table:
     shares = percentages([row.ns for row in rows])
     heads: tuple[str, ...] = ("account", "time", "share")
     cells: list[tuple[str, ...]] = [
-        (_titled(row, unit), duration(row.ns), f"{share} %")
+        (_titled(row, unit), per_rank(row.ns, ledger), f"{share} %")
         for row, share in zip(rows, shares, strict=True)
     ]
-    cells.append(("total", duration(ledger.total_ns), "100.0 %"))
+    cells.append(("total", duration(ledger.extent_ns), "100.0 %"))
     if len(ledger.ranks) > 1:
-        heads = (*heads, "of a rank")
+        heads = (*heads, "lowest to highest rank")
         ranges = [*(_range(ledger, row) for row in rows), ""]
         cells = [(*row, each) for row, each in zip(cells, ranges, strict=True)]
     return rows_table(heads, set(heads[1:]), cells)

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, Phase
     from ...core.analysis.run_report import RunReport
-    from ...core.analysis.run_time import RankReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger
 
@@ -31,7 +30,9 @@ class UnitFigures:
     ranks: list[tuple[int | None, int]]
     """Each rank with the number of its units."""
     per_s: float | None
-    """The number of distinct units per second, after the warm-up; None if it is unknown."""
+    """The number of units of a rank per second, without start-up and pauses; None without a ledger.
+
+    For requests, it is the sum over all ranks."""
     p50_ns: int
     p95_ns: int
     p99_ns: int
@@ -105,7 +106,7 @@ def unit_figures(
         name=name,
         count=_distinct(ledger) or max(count for _, count in ranks),
         ranks=ranks,
-        per_s=_per_second(figures.ranks, is_sum=name == REQUEST),
+        per_s=_per_second(ledger, is_sum=name == REQUEST),
         p50_ns=spread["p50"],
         p95_ns=spread["p95"],
         p99_ns=spread["p99"],
@@ -127,9 +128,24 @@ def _distinct(ledger: Ledger | None) -> int:
     return len(np.unique(np.concatenate(numbers)))
 
 
-def _per_second(ranks: Sequence[RankReport], *, is_sum: bool) -> float | None:
-    """Return the sum of the ranks' speeds, or the lower median of them."""
-    speeds = sorted(each.steps_per_second for each in ranks if each.steps_per_second is not None)
+_NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
+
+
+def _per_second(ledger: Ledger | None, *, is_sum: bool) -> float | None:
+    """Return the sum of the lanes' speeds, or the lower median of them.
+
+    The time of a lane includes evaluations, checkpoints and the time between units.
+    """
+    speeds = []
+    for lane in () if ledger is None else ledger.lanes:
+        if "busy" in lane.accounts:  # units that overlap
+            ns = int((lane.start + lane.ns).max()) - int(lane.start[0])
+        else:
+            steady = (t for name, t in lane.accounts.items() if name not in _NOT_STEADY)
+            ns = sum(int(times.sum()) for times in steady)
+        if ns > 0:
+            speeds.append(len(lane.start) * lane.size * 1e9 / ns)
+    speeds.sort()
     if not speeds:
         return None
     return sum(speeds) if is_sum else speeds[(len(speeds) - 1) // 2]

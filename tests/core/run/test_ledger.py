@@ -406,6 +406,18 @@ def test_joined_entries_keep_all_sums() -> None:
     assert isinstance(lane, Lane)
 
 
+def test_long_gaps_in_units_have_names() -> None:
+    units = []
+    for at in range(6):
+        begin = 100 * at
+        parts = [("data_load", begin, 10), ("forward", begin + 50, 20), ("backward", begin + 71, 9)]
+        units.append(Unit(begin, 100, parts))
+    [lane] = ledger_of(units).lanes
+    gaps = {name: ns for (account, name), ns in lane.parts.items() if account == "unattributed"}
+    assert gaps == {"between data_load and forward": 6 * 40, "after backward": 6 * 20}
+    assert lane.totals["unattributed"] == 6 * 61
+
+
 def test_scopes_around_units_are_transparent() -> None:
     spans = [
         IndexedSpan(id="f" * 16, parent_id=None, name="fit", start_ns=0, end_ns=100, rank=0),

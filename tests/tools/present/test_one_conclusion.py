@@ -65,7 +65,12 @@ def test_texts(document: dict[str, Any], spool: Path, capsys: pytest.CaptureFixt
         assert text.startswith(f"{word}: {document['headline']}")
         problems = [each for each in built.findings if each.severity != "notice"]
         for each in problems[:3]:
-            assert text.count(f"{severity_word(each.severity)} {each.kind}: {price(each)}") == 1
+            assert (
+                text.count(
+                    f"{severity_word(each.severity)} {each.kind}: {price(each, built.ledger)}"
+                )
+                == 1
+            )
             assert text.count(each.sentence) == 1
         assert f" {document['units']['count']} steps of 2 ranks" in text
     assert [each.to_json() for each in built.findings] == document["findings"]
@@ -99,8 +104,10 @@ def test_the_page(
         assert each["sentence"] in text
     ledger = document["ledger"]
     shares = percentages([row["ns"] for row in ledger["accounts"]])
-    assert [row[:3] for row in page.tables["The time of all ranks by account"][1:-1]] == [
-        [account_name(row["account"]), row["ns"], f"{share} %"]
+    assert [
+        row[:3] for row in page.tables["The time by account, as the mean of all ranks"][1:-1]
+    ] == [
+        [account_name(row["account"]), round(row["ns"] / 2), f"{share} %"]
         for row, share in zip(ledger["accounts"], shares, strict=True)
     ]
 

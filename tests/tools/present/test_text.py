@@ -42,28 +42,28 @@ _FAILED = """\
 FAILED: rank 1 failed
 .cirron: 200 steps of 2 ranks, 25 s from 2026-11-20 18:02:13 UTC
 
-FAILURE FAILED: 12 s, 24.0 % of the time; rank 1, step 100
+FAILURE FAILED: 6 s of the run's 25 s; rank 1, step 100
   Rank 1 failed at or after step 100: ValueError: no batch.
   try: Look at the traceback of rank 1.
 
-CRITICAL INPUT_BOUND: 4 s, 16.0 % of the time (at least 15.0 %); data_load
+CRITICAL INPUT_BOUND: 2 s of the run's 25 s; data_load
   Steps wait 20 ms for each batch of data_load.
   try: Load batches in more workers: DataLoader(num_workers=4). (saves up to
-    3 s)
+    1.5 s)
   or: Decode the samples once, ahead of the training.
 
-The time of 2 ranks together, 25 s each:
+The time, 25 s, as the mean of 2 ranks:
 
-account                  time    share  of a rank
-─────────────────────────────────────────────────
-start-up                9.6 s   19.2 %     19.2 %
-waiting for input         8 s   16.0 %     16.0 %
-forward                  12 s   24.0 %     24.0 %
-backward                 16 s   32.0 %     32.0 %
-optimizer               3.2 s    6.4 %      6.4 %
-unattributed in steps  800 ms    1.6 %      1.6 %
-between steps          400 ms    0.8 %      0.8 %
-total                    50 s  100.0 %
+account                  time    share  lowest to highest rank
+──────────────────────────────────────────────────────────────
+start-up                4.8 s   19.2 %                  19.2 %
+waiting for input         4 s   16.0 %                  16.0 %
+forward                   6 s   24.0 %                  24.0 %
+backward                  8 s   32.0 %                  32.0 %
+optimizer               1.6 s    6.4 %                   6.4 %
+unattributed in steps  400 ms    1.6 %                   1.6 %
+between steps          200 ms    0.8 %                   0.8 %
+total                    25 s  100.0 %
 
 The steps: 200, 9.9 per s; p50 100 ms, p95 100 ms, p99 100 ms, max 100 ms
 
@@ -189,7 +189,7 @@ def test_many_findings_are_counted() -> None:
     found = document([*many, JITTER], "warning")
     lines = plain_lines(head_parts(found))
     assert sum(line.startswith("  Sentence ") for line in lines) == 8
-    assert lines[-1] == "and 5 more findings: --full shows them"
+    assert lines[-1] == "and 4 more findings: --full shows them"
     assert len(plain_lines(head_parts(found, full=True))) > len(lines) + 8
 
 
@@ -200,7 +200,7 @@ def test_the_ranks_and_units_of_a_finding() -> None:
     )  # fmt: skip
     lines = plain_lines(head_parts(document([moving], "warning")))
     assert lines[3:5] == [
-        "WARNING STRAGGLER: 1 s, 4.0 % of the time; ranks 0-2, 5 (moving), steps 0-1,",
+        "WARNING STRAGGLER: 1 s of the run's 25 s; ranks 0-2, 5 (moving), steps 0-1,",
         "  10-11, 20-21, 30-31 and 2 more, every 10, epoch 3, rollout",
     ]
 

@@ -49,8 +49,8 @@ class Lane:
     outside: dict[str, int] = field(default_factory=dict)
     """By account: the time outside of all cycles: `start_up`, `shut_down`, `idle`, `ended`."""
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By account and recorded name: the total time. The time of `unattributed`, `between_units`
-    and other accounts without scopes has no parts."""
+    """By account and recorded name: the total time. `unattributed` has the names of long gaps, such
+    as `between data_load and forward`. Other accounts without scopes have no parts."""
     restarts: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """For each later process of the rank: the place of its first unit, and the time of
     `shut_down`, `idle`, `paused` and `start_up` ahead of it, which is also in `outside`."""

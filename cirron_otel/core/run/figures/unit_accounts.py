@@ -13,12 +13,16 @@ from typing import Any, Final
 import numpy as np
 
 from ..accounts import OVERRIDING, account_of
-from ..relations import ABSENT, SUMS, Block, Texts
+from ..relations import ABSENT, NO_TEXT, SUMS, Block, Texts
 from .sweep import Interval, sweep
 
 UNATTRIBUTED: Final = "unattributed"
 WAITING: Final = frozenset({"backward", "communication"})
 """The accounts of the phases in which ranks wait for each other."""
+
+
+_LONG_GAP: Final = 50
+"""A gap between parts has a name if it takes more than this fraction of its unit."""
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class UnitAccounts:
 
     accounts: dict[str, np.ndarray]
     names: dict[tuple[str, int], np.ndarray]
-    """By account and the token of the recorded name."""
+    """By account and the token of the recorded name; of `unattributed`, that of a long gap."""
     waiting: np.ndarray
     """The time in the last backward pass, and in collectives."""
     waited: np.ndarray
@@ -69,6 +73,7 @@ class AccountsOfUnits:
         chosen = ~is_due[places] if is_swept else slice(None)
         clean = {name: parts[name][chosen] for name in ("name", "ns", "wall_ns", "start_ns")}
         self._add(result, clean, places[chosen], count)
+        self._add_gaps(result, units, clean, places[chosen])
         firsts = np.cumsum(units["parts"]) - units["parts"]
         for unit in np.flatnonzero(is_due).tolist():
             self._sweep(result, unit, units, parts, int(firsts[unit]))
@@ -118,6 +123,41 @@ class AccountsOfUnits:
                     np.maximum.at(result.forwarded, where, ends)
                 else:
                     self._add_waiting(result, account, where, ns, ends)
+
+    def _add_gaps(
+        self, result: UnitAccounts, units: Block, parts: Block, places: np.ndarray
+    ) -> None:
+        """Add the names of long gaps between parts that do not overlap."""
+        if not len(places) or (units["flags"] & SUMS).any():
+            return
+        start, end = parts["start_ns"], parts["start_ns"] + parts["wall_ns"]
+        is_first = np.r_[True, places[1:] != places[:-1]]
+        is_last = np.r_[is_first[1:], True]
+        ahead = start - np.where(is_first, units["start_ns"][places], np.r_[0, end[:-1]])
+        least = units["ns"][places] // _LONG_GAP
+        rest = np.where(is_last, (units["start_ns"] + units["ns"])[places] - end, 0)
+        before = np.where(is_first, NO_TEXT, np.r_[NO_TEXT, parts["name"][:-1]])
+        for gaps, pair in ((ahead, (before, parts["name"])), (rest, (parts["name"], None))):
+            rows = np.flatnonzero(gaps > least)
+            if not len(rows):
+                continue
+            after = pair[0][rows]
+            ahead_of = np.full(len(rows), NO_TEXT) if pair[1] is None else pair[1][rows]
+            keys, which = np.unique(np.stack([after, ahead_of]), axis=1, return_inverse=True)
+            for place, (first, second) in enumerate(keys.T.tolist()):
+                own = rows[which.reshape(-1) == place]
+                token = self._texts.token(self._gap(first, second))
+                times = result.names.setdefault(
+                    (UNATTRIBUTED, token), np.zeros(len(units["ns"]), np.int64)
+                )
+                np.add.at(times, places[own], gaps[own])
+
+    def _gap(self, first: int, second: int) -> str:
+        """Return the name of the gap between the parts with two names."""
+        after, ahead_of = (self._texts.text(each) or "?" for each in (first, second))
+        if first == NO_TEXT:
+            return f"ahead of {ahead_of}"
+        return f"after {after}" if second == NO_TEXT else f"between {after} and {ahead_of}"
 
     def _add_waiting(
         self,

@@ -110,6 +110,10 @@ class Assessment:
         """Return a time as a fraction of the ledger's total."""
         return min(ns / self.total_ns, 1.0) if self.total_ns else None
 
+    def running_share(self, ns: float) -> float | None:
+        """Return a time as a fraction of the total without start-up, pauses and the like."""
+        return min(ns / self.running_ns, 1.0) if self.running_ns > 0 else None
+
     def severity(self, kind: str, ns: float, *, of_total: bool = False) -> Severity | None:
         """Return the severity of a cost; None if it is too small to be listed."""
         name = KINDS[kind]
@@ -144,6 +148,7 @@ class Assessment:
         if at_most == "notice" or (at_most == "warning" and severity == "critical"):
             severity = at_most
         finding = Finding(kind, severity, bid.total_ns, self.share(bid.total_ns), "")
+        finding.running_share = finding.share if of_total else self.running_share(bid.total_ns)
         if is_estimate:
             finding.share_low = self.share(low)
         describe(finding)

@@ -12,10 +12,10 @@ import numpy as np
 
 from .assessment import Assessment, advise, locate
 from .claims import Bid
-from .cycles import WORK, Cycles
+from .cycles import Cycles
 from .finding import Finding
 from .thresholds import Limits
-from .words import percent, ranks_text, time, units_text
+from .words import part_of, ranks_text, time, units_text
 
 _CLIP: Final = 2
 _MOSTLY: Final = 0.8
@@ -117,7 +117,7 @@ def _by_account(
     """Divide an excess by account, in proportion to the excess of each over its median."""
     count = units.stop - units.start
     over = {}
-    for name in WORK:
+    for name in cycles.accounts:
         times = cycles.account(name)
         each = float(times[units].mean() - times[rest].mean())
         if each > 0:
@@ -211,7 +211,7 @@ def _rising(
     first = slice(0, at) if at else slice(0, fifth)
     last = slice(at, None) if at else slice(len(excess) - fifth, None)
     growth = {}
-    for name in WORK:
+    for name in cycles.accounts:
         times = cycles.account(name)[steady]
         grown = float(np.median(times[last]) - np.median(times[first]))
         if grown > 0:
@@ -268,14 +268,14 @@ def _describe(
                  else f"From {unit} {numbers[0]} on, a {unit} takes")  # fmt: skip
         finding.sentence = (
             f"{who}{place} {slow} instead of {usual}; the difference is in {where}:"
-            f" {percent(finding.share)} of the time."
+            f" {part_of(finding)}."
         )
         advise(finding, f"look for another load on the host or the device from {unit}"
                f" {numbers[0]} on, and for a change in the program at that {unit}")  # fmt: skip
         return
     finding.sentence = (
         f"{who}A {unit} takes {usual} at the start and {slow} at the end of the run; it grows in"
-        f" {where}: {percent(finding.share)} of the time."
+        f" {where}: {part_of(finding)}."
     )
     advise(finding, f"look for lists, caches or graphs that grow with each {unit} in {where}",
            "a device that becomes hot lowers its clock: compare temperatures")  # fmt: skip

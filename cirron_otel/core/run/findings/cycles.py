@@ -17,6 +17,7 @@ WORK: Final = (
     "unattributed", "between_units", "busy",
 )  # fmt: skip
 """The accounts that are a unit's own work, without evaluations, checkpoints, logging and scopes."""
+_PHASES: Final = WORK[:7]
 WAITING: Final = "waiting_for_ranks"
 _SAMPLE: Final = 64
 """The maximum number of lanes that the common cycle is computed from."""
@@ -123,8 +124,23 @@ class Cycles:
         lane = self._claims.lanes[self.aligned.lanes[place]]
         return self.aligned.of(place, lane.waiting).astype(np.float64)
 
-    def work_of(self, place: int, accounts: Sequence[str] = WORK) -> np.ndarray:
-        """Return the unclaimed time of some accounts in one of the lanes, by unit, as float64."""
+    @cached_property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts that are a unit's own work.
+
+        If no unit has a phase, as in requests, the user's own scopes are work.
+        """
+        lanes = self.aligned.lanes
+        if any(self._claims.has(lane, name) for lane in lanes for name in _PHASES):
+            return WORK
+        return *WORK, "other_scopes"
+
+    def work_of(self, place: int, accounts: Sequence[str] | None = None) -> np.ndarray:
+        """Return the unclaimed time of some accounts in one of the lanes, by unit, as float64.
+
+        They are the accounts of work if none are given.
+        """
+        accounts = self.accounts if accounts is None else accounts
         lane = self.aligned.lanes[place]
         total = np.zeros(len(self.aligned.numbers))
         for account in accounts:
@@ -170,7 +186,7 @@ class Cycles:
 
     def baselines(self, units: np.ndarray) -> dict[str, float]:
         """Return the median time of each account over some units, given as a mask."""
-        return {name: float(np.median(self.account(name)[units])) for name in WORK}
+        return {name: float(np.median(self.account(name)[units])) for name in self.accounts}
 
     def add_excess(
         self, bid: Bid, excess: np.ndarray, baselines: dict[str, float], *, is_host: bool = False
@@ -186,7 +202,7 @@ class Cycles:
         for place, lane in enumerate(self.aligned.lanes):
             count = len(self._claims.lanes[lane].ns)
             rest = excess.copy()
-            present = [each for each in WORK if self._claims.has(lane, each)]
+            present = [each for each in self.accounts if self._claims.has(lane, each)]
             over = {
                 each: np.where(units, np.maximum(self.of_lane(place, each) - baselines[each], 0), 0)
                 for each in present

@@ -34,6 +34,9 @@ class Finding:
     share: float | None
     """The cost as a fraction of the ledger's total."""
     sentence: str
+    running_share: float | None = None
+    """The cost as a fraction of the time that its severity refers to: the total without start-up,
+    pauses and the like, or the total for costs of these; None for a finding without a price."""
     share_low: float | None = None
     """A lower bound of the share; None if the cost is a sum and not an estimate."""
     ranks: list[int | None] = field(default_factory=list)
@@ -63,8 +66,9 @@ class Finding:
         """Return the finding as a JSON object."""
         return {
             "id": self.id, "kind": self.kind, "severity": self.severity, "cost_ns": self.cost_ns,
-            "share": self.share, "share_low": self.share_low, "ranks": self.ranks,
-            "hosts": self.hosts, "epochs": self.epochs, "steps": [list(e) for e in self.steps],
+            "share": self.share, "running_share": self.running_share,
+            "share_low": self.share_low, "ranks": self.ranks, "hosts": self.hosts,
+            "epochs": self.epochs, "steps": [list(each) for each in self.steps],
             "every": self.every, "moving": self.moving, "phase": self.phase, "scope": self.scope,
             "sentence": self.sentence, "evidence": self.evidence,
             "advice": [{"text": each.text, "gain_ns": each.gain_ns} for each in self.advice],

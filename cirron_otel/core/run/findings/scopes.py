@@ -10,7 +10,7 @@ import numpy as np
 
 from .assessment import Assessment, add_waiting, advise, locate
 from .finding import Finding
-from .words import percent, period_of, time
+from .words import part_of, period_of, time
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,7 @@ def _describe(assessment: Assessment, rule: _Rule, finding: Finding) -> None:
     if 0 < len(used) < len(lanes):
         finding.ranks = assessment.ranks_of(used)
     finding.sentence = (
-        f"{rule.what} {time(cost / max(len(lanes), 1))}, {percent(finding.share)} of the"
-        f" time{occurrence}."
+        f"{rule.what} {time(cost / max(len(lanes), 1))}, {part_of(finding)}{occurrence}."
     )
     locate(finding, names=assessment.parts(rule.account))
     advise(finding, *rule.advice, part=rule.part)

@@ -11,9 +11,9 @@ import numpy as np
 
 from .assessment import Assessment, advise, locate
 from .courses import slow_interval
-from .cycles import WORK, Cycles
+from .cycles import Cycles
 from .finding import Finding
-from .words import intervals, percent, period_of, ranks_text, time, units_text
+from .words import intervals, part_of, period_of, ranks_text, time, units_text
 
 _FIRST_FACTOR: Final = 3
 _FEW: Final = 3
@@ -77,7 +77,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         finding.epochs = assessment.ledger.epochs[:100]
         finding.sentence = (
             f"The first batch of each epoch takes {time(each_ns)} longer than a later one"
-            f" ({epochs} epochs), {percent(finding.share)} of the time: workers start again."
+            f" ({epochs} epochs), {part_of(finding)}: workers start again."
         )
         locate(finding, excess_ns=round(each_ns), epochs=epochs)
         advise(finding, "keep the workers between epochs: DataLoader(persistent_workers=True)",
@@ -128,7 +128,9 @@ def _spikes(assessment: Assessment, cycles: Cycles) -> Iterator[_Spikes]:
         return
     baselines = cycles.baselines(cycles.is_steady & ~units)
     excess = np.where(units, work - median, 0)
-    over = np.stack([np.maximum(cycles.account(name) - baselines[name], 0) for name in WORK])
+    over = np.stack(
+        [np.maximum(cycles.account(name) - baselines[name], 0) for name in cycles.accounts]
+    )
     largest = np.where(2 * over.max(axis=0) >= excess, over.argmax(axis=0), _NO_ACCOUNT)
     totals = {
         each: float(excess[units & (largest == each)].sum()) for each in np.unique(largest[units])
@@ -138,7 +140,11 @@ def _spikes(assessment: Assessment, cycles: Cycles) -> Iterator[_Spikes]:
     for each in large:
         of_account = units & (largest == each)
         yield _Spikes(
-            cycles, of_account, np.where(of_account, excess, 0), WORK[int(each)], baselines
+            cycles,
+            of_account,
+            np.where(of_account, excess, 0),
+            names[int(each)],
+            baselines,
         )
     rest = units & ~np.isin(largest, list(large))
     if rest.any():
@@ -192,7 +198,7 @@ def describe_spikes(
     begin = "a" if who else "A"
     finding.sentence = (
         f"{who}{begin} {unit} takes {time(mean_ns)} longer than the usual {time(usual_ns)},"
-        f" {period}, in {assessment.place_of(account)}: {percent(finding.share)} of the time."
+        f" {period}, in {assessment.place_of(account)}: {part_of(finding)}."
     )
     locate(finding, units=len(numbers), excess_ns=round(mean_ns), usual_ns=round(usual_ns))
     if account == "input":

@@ -8,7 +8,7 @@ import numpy as np
 
 from .assessment import Assessment, advise, locate
 from .finding import Finding, Severity
-from .words import percent, ranks_text, time
+from .words import part_of, ranks_text, time
 
 
 def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
         each = bid.total_ns / max(len(assessment.ledger.lanes), 1)
         finding.sentence = (
             f"The first {count} {assessment.unit}s take {time(each)} longer than the others,"
-            f" {percent(finding.share)} of the time."
+            f" {part_of(finding)}."
         )
         finding.steps = [(0, count - 1)] if count else []
         locate(finding, units=count, excess_ns=round(each))
@@ -48,8 +48,7 @@ def start_findings(assessment: Assessment) -> Iterator[Finding]:
     def describe(finding: Finding) -> None:
         each = bid.total_ns / max(len(assessment.ledger.lanes), 1)
         finding.sentence = (
-            f"The first {assessment.unit} starts after {time(each)}, {percent(finding.share)} of"
-            " the time."
+            f"The first {assessment.unit} starts after {time(each)}, {part_of(finding)}."
         )
         locate(finding, start_up_ns=round(each), parts=assessment.parts("start_up"))
         advise(finding, "cache the preparation between runs: tokenized texts, decoded files,"
@@ -79,8 +78,8 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
         each = bid.total_ns / max(len(ledger.lanes), 1)
         again = f", {time(lost)} of it for {len(repeated)} repeated {assessment.unit}s"
         finding.sentence = (
-            f"The run was restarted: this costs {time(each)}, {percent(finding.share)} of the"
-            f" time{again if repeated else ''}."
+            f"The run was restarted: this costs {time(each)},"
+            f" {part_of(finding)}{again if repeated else ''}."
         )
         failures = [{"rank": e.rank, "error": e.error} for e in assessment.facts.failures[:10]]
         locate(finding, accounts_ns=bid.by_account, repeated_units=len(repeated),
@@ -115,7 +114,7 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
         finding.sentence = (
             f"{ranks_text(finding.ranks)} {verb} fewer {assessment.unit}s than the others (at"
             f" least {fewest:,} of {most:,}) and {'waits' if len(short) == 1 else 'wait'} for the"
-            f" end: {percent(finding.share)} of the time."
+            f" end: {part_of(finding)}."
         )
         locate(finding, units={str(lanes[each].rank): counts[each] for each in short[:100]},
                longest=most)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final
 from .assessment import Assessment, advise, locate
 from .claims import Bid
 from .finding import Finding
-from .words import percent, time
+from .words import part_of, time
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ _RULES: Final = (
     _Rule(
         "WAIT_HEAVY", "unattributed", "time in no phase, between data_load, forward, backward and"
         " optimizer_step,",
-        ("name the work between the phases with ci.scope(...), and move transforms into the"
-         " DataLoader's workers",
-         "avoid .item(), .cpu() and printing in every step"),
+        ("move transforms into the DataLoader's workers, and avoid .item(), .cpu() and printing in"
+         " every step",
+         "name the work between the phases with ci.scope(...), so that it has a row of its own"),
         is_host=True,
     ),
     _Rule(
         "BETWEEN_UNITS", "between_units", "time between steps",
-        ("call .item(), print and log only every N steps",
+        ("log, print and use .item() less often, for example every 50 steps",
          "name the work between steps with ci.scope(...), so that it has a row of its own"),
         is_host=True,
     ),
@@ -81,6 +81,7 @@ _RULES: Final = (
 )  # fmt: skip
 
 
+_MOST: Final = 0.6
 _WAITS: Final = ("WAIT_HEAVY", "BETWEEN_UNITS", "OPTIMIZER_HEAVY")
 """The kinds whose time may be that of waiting for the device."""
 
@@ -128,24 +129,30 @@ def _bid(assessment: Assessment, rule: _Rule) -> Bid | None:
 
 def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -> None:
     unit, units = assessment.unit, max(assessment.units, 1)
-    each_ns = bid.total_ns / units
+    each_ns = shown_ns = bid.total_ns / units
     finding.phase = assessment.name_of(rule.account)
     what = rule.what[0].upper() + rule.what[1:]
     if rule.kind == "BETWEEN_UNITS":
         what = f"The time between {unit}s"
+    if rule.kind == "WAIT_HEAVY":
+        what = _gap(assessment) or what
     is_named = finding.phase is not None and finding.phase not in what
     name = f" ({finding.phase})" if is_named else ""
     rest = ""
     if rule.against:
         total = sum(int(assessment.claims.left(lane, rule.account).sum())
                     for lane in range(len(assessment.ledger.lanes)))  # fmt: skip
+        shown_ns = total / units
         usual = (total - bid.total_ns) / units
-        of = "the forward pass" if rule.kind == "LOSS_HEAVY" else "a quarter of the model's passes"
-        rest = f" more than {of} ({time(usual)})"
+        passes = " and ".join(each for each, _ in rule.against)
+        compared = sum(assessment.claims.left_total(each) for each, _ in rule.against) / units
+        rest = f", {passes} together {time(compared)}" if len(rule.against) > 1 else (
+            f", {passes} {time(compared)}"
+        )  # fmt: skip
         locate(finding, usual_ns=round(usual))
     finding.sentence = (
-        f"{what}{name} takes {time(each_ns)}{rest} of each {time(assessment.unit_ns)} {unit},"
-        f" {percent(finding.share)} of the time."
+        f"{what}{name} takes {time(shown_ns)} of each {time(assessment.unit_ns)} {unit}{rest}:"
+        f" {'an excess of ' if rest else ''}{part_of(finding)}."
     )
     locate(finding, per_unit_ns=round(each_ns), unit_ns=round(assessment.unit_ns), units=units)
     if rule.kind in _WAITS and assessment.facts.lacks_device_times:
@@ -156,6 +163,13 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
     advise(finding, *texts, part=rule.part)
 
 
+def _gap(assessment: Assessment) -> str | None:
+    """Return the gap between phases that has most of the unattributed time; None if none has."""
+    gaps = assessment.parts("unattributed")
+    name, ns = next(iter(gaps.items()), ("", 0))
+    return f"Time {name}, in no phase," if ns > _MOST * sum(gaps.values()) else None
+
+
 def _notices(assessment: Assessment) -> Iterator[Finding]:
     """Yield the notices on work that is long, and may be right."""
     claims = assessment.claims
@@ -164,6 +178,7 @@ def _notices(assessment: Assessment) -> Iterator[Finding]:
     limit = assessment.limits["forward_heavy.notice"] * assessment.running_ns
     if backward and cost > 0 and cost >= limit:
         finding = Finding("FORWARD_HEAVY", "notice", cost, assessment.share(cost), "")
+        finding.running_share = assessment.running_share(cost)
         finding.phase = assessment.name_of("forward")
         units = max(assessment.units, 1)
         finding.sentence = (
@@ -179,10 +194,11 @@ def _notices(assessment: Assessment) -> Iterator[Finding]:
         if cost >= assessment.limits["other_scope.notice"] * max(assessment.running_ns, 1):
             share = assessment.share(cost)
             finding = Finding("OTHER_SCOPE", "notice", cost, share, "", scope=name)
+            finding.running_share = assessment.running_share(cost)
             each = cost / max(assessment.units, 1)
             finding.sentence = (
                 f"The scope {name} takes {time(each)} of each {time(assessment.unit_ns)}"
-                f" {assessment.unit}, {percent(share)} of the time."
+                f" {assessment.unit}, {part_of(finding)}."
             )
             locate(finding, per_unit_ns=round(each), unit_ns=round(assessment.unit_ns))
             advise(

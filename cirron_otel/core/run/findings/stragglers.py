@@ -18,7 +18,7 @@ from .cycles import WAITING, Cycles, is_synchronised
 from .finding import Finding
 from .rank_work import RankWork, cause_of, lower_median_of_others, noise_of, rank_work
 from .spikes import describe_spikes, main_part
-from .words import intervals, percent, period_of, ranks_text, time, units_text
+from .words import intervals, part_of, period_of, ranks_text, time, units_text
 
 _ADVICE: Final = {
     "INPUT_STRAGGLER": "compare the storage, the share of the data and the DataLoader workers"
@@ -68,9 +68,10 @@ def jitter_findings(assessment: Assessment) -> Iterator[Finding]:
     each = cost / max(assessment.units, 1)
     share = assessment.share(cost)
     finding = Finding("RANK_JITTER", "notice", cost, share, "")
+    finding.running_share = assessment.running_share(cost)
     finding.sentence = (
         f"A rank waits {time(each)} of each {time(assessment.unit_ns)} {assessment.unit} for"
-        f" whichever rank is slowest, {percent(share)} of the time; no rank is always the slowest."
+        f" whichever rank is slowest, {part_of(finding)}; no rank is always the slowest."
     )
     locate(finding, per_unit_ns=round(each), unit_ns=round(assessment.unit_ns))
     advise(finding, _MOVING, part=None)
@@ -139,9 +140,9 @@ def _price_persistent(
         _place(assessment, finding, main)
         verb, whom = ("is", "it") if len(places) == 1 else ("are", "them")
         finding.sentence = (
-            f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: all ranks"
-            f" wait {time(mean)} of each {time(assessment.unit_ns)} {assessment.unit}"
-            f" for {whom}, {percent(finding.share)} of the time."
+            f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: each"
+            f" {time(assessment.unit_ns)} {assessment.unit} takes {time(mean)} longer because of"
+            f" {whom}, {part_of(finding)}."
         )
         locate(
             finding,
@@ -262,7 +263,8 @@ def _price_units(
         finding.every = None if is_all else period_of(numbers)
         _place(assessment, finding, main)
         _state(assessment, finding, main, numbers, mean)
-        _advise(finding, kind)
+        has_others = len(slow) < len(cycles.aligned.lanes)
+        _advise(finding, kind, has_others=has_others)
 
     return assessment.price(kind, bid, describe)
 
@@ -282,10 +284,7 @@ def _state(
         f"In {len(numbers):,} {unit}s one rank is slow in {where}, and the slow rank changes"
         if finding.moving else f"{ranks_text(finding.ranks)} is slow in {where} {place}"
     )  # fmt: skip
-    finding.sentence = (
-        f"{who}: all ranks wait {time(mean)} in such a {unit}, {percent(finding.share)} of the"
-        " time."
-    )
+    finding.sentence = f"{who}: such a {unit} takes {time(mean)} longer, {part_of(finding)}."
 
 
 def _place(assessment: Assessment, finding: Finding, account: str | None) -> None:
@@ -296,8 +295,8 @@ def _place(assessment: Assessment, finding: Finding, account: str | None) -> Non
         finding.phase = name
 
 
-def _advise(finding: Finding, kind: str) -> None:
-    ranks = ranks_text(finding.ranks, begins=False)
-    advice = _ADVICE[kind].format(ranks=ranks)
-    texts = (_MOVING, advice) if finding.moving else (advice,)
+def _advise(finding: Finding, kind: str, *, has_others: bool = True) -> None:
+    texts = [_MOVING] if finding.moving else []
+    if has_others:
+        texts.append(_ADVICE[kind].format(ranks=ranks_text(finding.ranks, begins=False)))
     advise(finding, *texts)

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ...durations import duration
+from .finding import Finding
 
 _MOST_RANKS: Final = 5
 _MOST_INTERVALS: Final = 100
@@ -23,6 +24,13 @@ def percent(share: float | None) -> str:
         return "?"
     value = 100 * share
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def part_of(finding: Finding) -> str:
+    """Return the price of a finding as a part of the time, as a phrase."""
+    if finding.running_share is None or finding.running_share == finding.share:
+        return f"{percent(finding.share)} of the time"
+    return f"{percent(finding.running_share)} of the time after start-up"
 
 
 def time(ns: float) -> str:

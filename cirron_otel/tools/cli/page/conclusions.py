@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ....core.analysis.failures import SessionFailure
 from ....core.run.findings.finding import Finding
 from ...present.document import Document
-from ...present.findings_text import place, price, severity_word
+from ...present.findings_text import per_rank, place, price, severity_word
 from ...present.ledger_rows import LedgerRows, RankRow, account_name, percentages
 from ..divergence_text import replica_texts
 from ..text import cause, duration, local_moment, reason
@@ -38,10 +38,14 @@ def conclusion_section(content: RunContent) -> Element:
 
 def _finding(finding: Finding, document: Document) -> Element:
     unit = "step" if document.units is None else document.units.name
-    facts = "; ".join(filter(None, (price(finding), place(finding, unit))))
+    facts = "; ".join(filter(None, (price(finding, document.ledger), place(finding, unit))))
     advice = []
     for each in finding.advice:
-        gain = "" if each.gain_ns is None else f" (saves up to {duration(each.gain_ns)})"
+        gain = (
+            ""
+            if each.gain_ns is None
+            else f" (saves up to {per_rank(each.gain_ns, document.ledger)})"
+        )
         advice.append(Element("li", short(each.text, _LONGEST_SENTENCE) + gain))
     return Element(
         "li",
@@ -58,14 +62,19 @@ def _ledger(ledger: LedgerRows, unit: str) -> Iterator[Content]:
     """Yield the accounts of all ranks, and those of each rank."""
     shares = percentages([row.ns for row in ledger.accounts])
     rows: list[tuple[Content, ...]] = [
-        (account_name(row.account, unit), took(row.ns), f"{part} %",
+        (account_name(row.account, unit), took(round(row.ns / max(len(ledger.ranks), 1))),
+         f"{part} %",
          short(", ".join(name for name, _ in row.parts)) if row.parts else "")
         for row, part in zip(ledger.accounts, shares, strict=True)
     ]  # fmt: skip
-    rows.append(("total", took(ledger.total_ns), "100.0 %", ""))
+    rows.append(("total", took(ledger.extent_ns), "100.0 %", ""))
     heads = ("account", "time", "share", "scopes")
     yield table(
-        "The time of all ranks by account", heads, rows, right=heads[1:3], class_="sum ledger"
+        "The time by account, as the mean of all ranks",
+        heads,
+        rows,
+        right=heads[1:3],
+        class_="sum ledger",
     )
     if len(ledger.ranks) > 1:
         yield from _by_rank(ledger, unit)

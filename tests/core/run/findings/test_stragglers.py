@@ -45,8 +45,8 @@ def test_two_ranks_are_compared_with_each_other_and_not_with_their_mean() -> Non
     finding = conclude(Facts(ledger))[0]
     assert finding.evidence["excess_ns"] == {"1": 81_000_000}
     assert finding.sentence == (
-        "Rank 1 is slow in data_load: all ranks wait 81 ms of each 176 ms step for it, 46 % of the"
-        " time."
+        "Rank 1 is slow in data_load: each 176 ms step takes 81 ms longer because of it, 46 % of"
+        " the time."
     )
     assert finding.cost_ns == pytest.approx(81e6 * 200, rel=0.01)
 
