@@ -127,10 +127,8 @@ def _spikes(assessment: Assessment, cycles: Cycles) -> Iterator[_Spikes]:
     if not units.any() or median <= 0:
         return
     baselines = cycles.baselines(cycles.is_steady & ~units)
-    excess = np.where(units, work - median, 0)
-    over = np.stack(
-        [np.maximum(cycles.account(name) - baselines[name], 0) for name in cycles.accounts]
-    )
+    excess, names = np.where(units, work - median, 0), cycles.accounts
+    over = np.stack([np.maximum(cycles.account(name) - baselines[name], 0) for name in names])
     largest = np.where(2 * over.max(axis=0) >= excess, over.argmax(axis=0), _NO_ACCOUNT)
     totals = {
         each: float(excess[units & (largest == each)].sum()) for each in np.unique(largest[units])
