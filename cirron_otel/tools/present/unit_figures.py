@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.rank_report import RankReport
     from ...core.analysis.run_report import RunReport
-    from ...core.analysis.run_time import RankReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger
 

@@ -1,20 +1,17 @@
-"""The time of the units of each rank, by phase and by row: a fold over units and their parts."""
+"""The time of the units of each rank by phase: a fold over units and their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
 from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, warm_up_of
-from ...analysis.run_time import WallTime
-from ..load.lanes import RankSums
 from ..relations import Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
 from .durations import Durations, figures_of
-from .wall_times import OtherIntervals
 
 _MOST_TIMES = 1 << 20
 """The maximum number of units whose times are kept."""
@@ -60,19 +57,16 @@ class _Times:
 
 
 class RankFold:
-    """The breakdown and the wall time of each rank. Units come by rank and start."""
+    """The breakdown of each rank. Units come by rank and start."""
 
-    def __init__(
-        self, texts: Texts, sums: Mapping[int | None, RankSums], others: OtherIntervals
-    ) -> None:
-        """`sums` are those over all spans of each rank."""
-        self._texts, self._sums, self._others = texts, sums, others
+    def __init__(self, texts: Texts) -> None:
+        """`texts` has the names of phases."""
+        self._texts = texts
         self._rank: int | None = None
         self._of_rank, self._of_all = _Times(), _Times()
         self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
         self._count = 0
         self.breakdowns: dict[int | None, Breakdown] = {}
-        self._wall_times: dict[int | None, WallTime] = {}
         self.times: list[UnitTimes] | None = []
         """The times of each rank's units; None if there are too many units."""
 
@@ -98,19 +92,6 @@ class RankFold:
             self._of_rank.add(duration[place], rest[place], phases)
         self._of_all.add(duration, rest, of_units or ())
 
-    def wall_time(self, rank: int | None) -> WallTime:
-        """Return the wall time of a rank, which may have no units, once all were added."""
-        found = self._wall_times.get(rank)
-        if found is None:
-            found = self._wall_time(rank, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
-        return found
-
-    def _wall_time(
-        self, rank: int | None, start: np.ndarray, ns: np.ndarray, warm_up: int
-    ) -> WallTime:
-        sums = self._sums[rank]
-        return self._others.wall_time(rank, start, ns, sums.first_ns, sums.last_ns, warm_up)
-
     def finish(self) -> Breakdown:
         """Return the breakdown of the units of all ranks, once all were added."""
         self._close()
@@ -121,9 +102,8 @@ class RankFold:
         if self._rank is None:
             return
         rank = known(self._rank)
-        found = self.breakdowns[rank] = self._of_rank.figures(self._texts)
+        self.breakdowns[rank] = self._of_rank.figures(self._texts)
         start, ns = (np.concatenate(column) for column in zip(*self._pieces, strict=True))
-        self._wall_times[rank] = self._wall_time(rank, start, ns, found.warm_up)
         self._count += len(start)
         if self._count > _MOST_TIMES:
             self.times = None
