@@ -87,8 +87,10 @@ class Lane:
     def totals(self) -> dict[str, int]:
         """The total time by account."""
         totals = dict(self.outside)
-        for account, times in self.accounts.items():
-            totals[account] = totals.get(account, 0) + int(times.sum())
+        if self.accounts:
+            sums = np.array([*self.accounts.values()]).sum(axis=1).tolist()
+            for account, ns in zip(self.accounts, sums, strict=True):
+                totals[account] = totals.get(account, 0) + ns
         return {account: ns for account, ns in totals.items() if ns}
 
 
