@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,10 +96,11 @@ class PhaseFigures:
     """The duration of the longest scope, ns."""
 
     @staticmethod
-    def places(times: int) -> list[int]:
+    @functools.lru_cache(maxsize=64)
+    def places(times: int) -> Sequence[int]:
         """Return the places in the order of some durations of those that the figures need."""
         percentiles = (-(-percent * times // 100) - 1 for percent in PERCENTILES.values())
-        return [(times - 1) // 2, times // 2, *percentiles, times - 1]
+        return (times - 1) // 2, times // 2, *percentiles, times - 1
 
     @classmethod
     def at(cls, name: str, times: int, total_ns: int, durations: Sequence[int]) -> PhaseFigures:

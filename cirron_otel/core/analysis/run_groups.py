@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..records.verbatim import record_at, span_records
+from ..run.accounts import ACCOUNTS
 from ..run.figures.durations import Durations, figures_of
 from ..run.findings.conclude import findings_of, status_of
 from ..run.opening import open_run
@@ -27,7 +28,6 @@ from .run_keys import (
     Values,
     value_of_run,
 )
-from .run_time import ROWS, Row
 from .runs import Run
 
 _ATTRIBUTES: Final = {MODEL: "module", FRAMEWORK: "framework"}
@@ -61,8 +61,10 @@ class RunGroup:
     duration_ns: int = 0
     """The sum of the runs' durations, ns."""
     rank_ns: int = 0
+    """The sum of the ranks' times from their first start to their last end, without pauses, ns."""
     gpu_ns: int | None = None
-    time: dict[Row, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
+    time: Counter[str] = field(default_factory=Counter)
+    """The time of all ranks by account of the ledger, ns."""
     phase_ns: Counter[str] = field(default_factory=Counter)
     unattributed_ns: int = 0
     findings: Counter[str] = field(default_factory=Counter)
@@ -88,6 +90,10 @@ class RunGroup:
         self.duration_ns += listed.duration_ns or 0
         if run.device_ns is not None:
             self.gpu_ns = (self.gpu_ns or 0) + run.device_ns
+        lanes = [] if run.ledger is None else run.ledger.lanes
+        paused = {each.rank: each.outside.get("paused", 0) for each in lanes}
+        for lane in lanes:
+            self.time.update(lane.totals)
         has_ranks = any(each.rank is not None for each in run.ranks)
         for _, _, durations in run.unit_times():
             self._step_ns.add(durations)
@@ -97,9 +103,7 @@ class RunGroup:
             self.unattributed_ns += each.steps.unattributed.total_ns
             # If there are ranks, spans without a rank are those of the job's own process.
             if each.rank is not None or not has_ranks:
-                for row in ROWS:
-                    self.time[row] += each.time.rows[row]
-                self.rank_ns += each.time.total_ns - each.time.rows["pauses"]
+                self.rank_ns += max(each.run_ns or 0, 0) - paused.get(each.rank, 0)
         self.conclusions[status] += 1
         self.findings.update(kinds)
         self.first_findings.update(kinds[:1])
@@ -135,7 +139,9 @@ class RunGroup:
                 "share": self.share(self.unattributed_ns),
             },
             "time": [
-                {"name": row, "ns": ns, "share": ns / total_ns} for row, ns in self.time.items()
+                {"name": account, "ns": self.time[account], "share": self.time[account] / total_ns}
+                for account in ACCOUNTS
+                if self.time[account]
             ],
             "conclusions": dict(self.conclusions.most_common()),
             "findings": dict(self.findings.most_common()),

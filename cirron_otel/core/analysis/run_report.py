@@ -15,7 +15,7 @@ from .failures import SessionFailure
 from .mark_series import MarkSeries
 from .memory_series import MemoryReport
 from .metrics import LossMetric, losses
-from .run_time import RankReport
+from .rank_report import RankReport
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""

@@ -17,8 +17,8 @@ from ..analysis.divergence.tensors import RunDigests
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import DeviceMemory, MemoryReport
+from ..analysis.rank_report import RankReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
-from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
 from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
@@ -40,7 +40,6 @@ from .figures.outside import OutsideScopes
 from .figures.readings import ReadingsFold, rank_memory
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
-from .figures.wall_times import OtherIntervals
 from .figures.window import WindowSums
 from .figures.window_keys import WindowKeys
 from .files import RunFiles
@@ -163,13 +162,24 @@ class Run:
         nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
-            time = self._units.ranks.wall_time(rank)
+            speed = self._speeds.get(rank)
             reports.append(
                 RankReport(
-                    rank, each.spans, each.first_ns, each.last_ns, steps, time, each.recompute_ns
+                    rank, each.spans, each.first_ns, each.last_ns, steps, speed, each.recompute_ns
                 )
             )
         return reports
+
+    @cached_property
+    def _speeds(self) -> dict[int | None, float]:
+        """The number of units per second of each rank; that of a rank's threads together."""
+        speeds: dict[int | None, float] = {}
+        for lane in [] if self.ledger is None else self.ledger.lanes:
+            steps = self.breakdowns.get(lane.rank)
+            speed = None if steps is None else lane.units_per_second(steps.warm_up)
+            if speed is not None:
+                speeds[lane.rank] = speeds.get(lane.rank, 0.0) + speed
+        return speeds
 
     @cached_property
     def slowest(self) -> list[SlowStep]:
@@ -406,9 +416,7 @@ class _UnitFolds:
             texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts),
             lambda token: epoch_of(texts.text(token)),
         )  # fmt: skip
-        scopes = (span for _, span in recording.tree.scopes)
-        others = OtherIntervals(chain(scopes, (each.span for each in recording.noted)))
-        self.ranks = RankFold(recording.texts, recording.sums.ranks, others)
+        self.ranks = RankFold(recording.texts)
         self.together: Breakdown
         self.slowest = SlowestFold(recording.texts, slowest)
         self.summarised = 0

@@ -128,7 +128,7 @@ class Document:
             "slowest": [asdict(each) for each in figures.slowest_steps],
             "spans": figures.spans,
             "summarised_units": figures.summarised_steps,
-            "ranks": [_without(each.to_json(), "time") for each in figures.ranks],
+            "ranks": [each.to_json() for each in figures.ranks],
             "failures": [each.to_json() for each in figures.failures],
             "replicas": None if figures.replicas is None else figures.replicas.to_json(),
             "drops": [asdict(each) for each in figures.drops],

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import PERCENTILES
 from cirron_otel.core.analysis.run_report import RunReport
@@ -204,49 +201,6 @@ def test_optimizer_time_with_a_closure_covers_only_time_after_each_call(tmp_path
     assert rank.steps.unattributed.durations == [100 - 48 - 29]
 
 
-def test_every_moment_of_the_wall_time_has_one_row(tmp_path: Path) -> None:
-    at = _START
-    spans = [
-        span("cirron.session", 1000, id="one", at=at),
-        span("epoch", 500, "one", id="e", at=at + 100),
-        span("step", 50, "e", id="s0", at=at + 100),
-        span("step", 50, "e", id="s1", at=at + 170),
-        span("eval", 100, "e", id="v", at=at + 210),
-        span("save_checkpoint", 30, "v", id="c", at=at + 290),
-        span("cirron.session", 200, id="two", at=at + 1300),
-        span("step", 100, "two", id="s2", at=at + 1400),
-    ]
-    [rank] = spool(tmp_path, spans).ranks
-    assert rank.time.rows == {
-        "set_up": 200, "warm_up": 0, "steps": 190, "evaluation": 80, "checkpoints": 30,
-        "between_steps": 20, "after_steps": 680, "pauses": 300,
-    }  # fmt: skip
-    assert rank.time.total_ns == rank.run_ns
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["step", "eval", "checkpoint_save", "cirron.session", "epoch"]),
-            st.integers(0, 300),
-            st.integers(-5, 300),
-        ),
-        min_size=1,
-        max_size=20,
-    )
-)
-def test_the_rows_sum_to_the_wall_time_of_any_records(scopes: list[tuple[str, int, int]]) -> None:
-    spans = [
-        span(name, ns, id=str(number), at=_START + start)
-        for number, (name, start, ns) in enumerate(scopes)
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        [rank] = spool(Path(folder), spans).ranks
-    assert rank.time.total_ns == max(rank.run_ns or 0, 0)
-    assert min(rank.time.rows.values()) >= 0
-
-
 def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str, Any]]:
     """Steps of these phases, one after the other, `begun` ns after the session began."""
     at, spans = _START + begun, []
@@ -265,11 +219,7 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
 def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
-    assert (rank.steps.warm_up, rank.steps.steady.figures().max_ns, rank.time.rows["warm_up"]) == (
-        2,
-        10,
-        1800,
-    )
+    assert (rank.steps.warm_up, rank.steps.steady.figures().max_ns) == (2, 10)
     assert rank.steps_per_second == pytest.approx(1e8)
 
 

@@ -21,7 +21,6 @@ from cirron_otel.core.run.figures.breakdowns import RankFold
 from cirron_otel.core.run.figures.ledger_fold import LedgerFold
 from cirron_otel.core.run.figures.outside import OutsideScopes
 from cirron_otel.core.run.figures.slowest import SlowestFold
-from cirron_otel.core.run.figures.wall_times import OtherIntervals
 from cirron_otel.core.run.figures.window import WindowSums
 from cirron_otel.core.run.figures.window_keys import WindowKeys
 from cirron_otel.core.run.load.lanes import RankSums
@@ -99,7 +98,7 @@ def measure(ranks: int, units: int) -> None:
     """Print the cost of all figures of so many units."""
     texts, clock = Texts(), _Clock()
     spans = RankSums(5 * units, _START, _START + units * 10**7)
-    of_ranks = RankFold(texts, dict.fromkeys(range(ranks), spans), OtherIntervals(()))
+    of_ranks = RankFold(texts)
     outside = OutsideScopes(ScopeTree({}), (), texts)
     ledger = LedgerFold(texts, dict.fromkeys(range(ranks), spans), outside, lambda _: None)
     slowest = SlowestFold(texts, 10)

@@ -9,8 +9,8 @@ import numpy as np
 
 from cirron_otel.core.analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
 from cirron_otel.core.analysis.mark_series import MarkSeries
+from cirron_otel.core.analysis.rank_report import RankReport
 from cirron_otel.core.analysis.run_report import RunReport
-from cirron_otel.core.analysis.run_time import ROWS, RankReport, WallTime
 from cirron_otel.core.analysis.summary import SessionSummary
 from cirron_otel.core.run.figures.ledger import Lane, Ledger
 from cirron_otel.core.run.findings.finding import Advice, Finding
@@ -74,10 +74,10 @@ def figures(
 ) -> RunReport:
     """The figures of ranks with equal units."""
     found = breakdown(phases, units, unit)
-    rows = dict.fromkeys(ROWS, 0) | {"steps": found.steps.total_ns, "between_steps": units * MS}
+    ns = found.steps.total_ns + units * MS
+    speed = units * 1e9 / ns if ns else None
     reports = [
-        RankReport(rank, 5 * units, FIRST_NS, FIRST_NS + 25 * S, found, WallTime(rows))
-        for rank in ranks
+        RankReport(rank, 5 * units, FIRST_NS, FIRST_NS + 25 * S, found, speed) for rank in ranks
     ]
     together = breakdown(phases, units * len(ranks), unit)
     return RunReport(

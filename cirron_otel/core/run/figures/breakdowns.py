@@ -1,20 +1,17 @@
-"""The time of the units of each rank, by phase and by row: a fold over units and their parts."""
+"""The time of the units of each rank by phase: a fold over units and their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
-from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, warm_up_of
-from ...analysis.run_time import WallTime
-from ..load.lanes import RankSums
+from ...analysis.breakdown import MOST_WARM_UP, STEP, UNATTRIBUTED, Breakdown, warm_up_of
 from ..relations import Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
-from .durations import Durations, figures_of
-from .wall_times import OtherIntervals
+from .durations import Durations, figures_of, is_exact, table_figures
 
 _MOST_TIMES = 1 << 20
 """The maximum number of units whose times are kept."""
@@ -59,20 +56,66 @@ class _Times:
         return Breakdown(steps, list(figures), unattributed, warm_up, steady)
 
 
-class RankFold:
-    """The breakdown and the wall time of each rank. Units come by rank and start."""
+class _RankTimes:
+    """The durations of the units of a rank: in tables while all of them have the same parts."""
 
-    def __init__(
-        self, texts: Texts, sums: Mapping[int | None, RankSums], others: OtherIntervals
+    def __init__(self) -> None:
+        self._names: list[int] = []
+        self._tables: list[np.ndarray] = []
+        """Rows of units, of their unattributed time, and of each part."""
+        self._count = 0
+        self._times: _Times | None = None
+
+    def add_table(self, names: list[int], table: np.ndarray) -> None:
+        """Add units, each with a part of each name. `table` is as in `_tables`."""
+        self._count += table.shape[1]
+        is_equal = not self._tables or names == self._names
+        if self._times is None and is_equal and is_exact(self._count):
+            self._names = names
+            self._tables.append(table)
+            return
+        self._divide(names, table, self._divided())
+
+    def add(
+        self, steps: np.ndarray, unattributed: np.ndarray, phases: Iterable[tuple[int, np.ndarray]]
     ) -> None:
-        """`sums` are those over all spans of each rank."""
-        self._texts, self._sums, self._others = texts, sums, others
+        """Add units with any parts."""
+        self._divided().add(steps, unattributed, phases)
+
+    def _divided(self) -> _Times:
+        if self._times is None:
+            self._times = _Times()
+            for table in self._tables:
+                self._divide(self._names, table, self._times)
+        return self._times
+
+    @staticmethod
+    def _divide(names: list[int], table: np.ndarray, times: _Times) -> None:
+        times.add(table[0], table[1], zip(names, table[2:], strict=True))
+
+    def figures(self, texts: Texts) -> Breakdown:
+        """Return the breakdown."""
+        if self._times is not None or not self._tables:
+            return self._divided().figures(texts)
+        table = self._tables[0] if len(self._tables) == 1 else np.concatenate(self._tables, axis=1)
+        names = [STEP, UNATTRIBUTED, *(texts.text(name) or "?" for name in self._names)]
+        steps, unattributed, *figures = table_figures(names, table)
+        warm_up = warm_up_of(steps, table[0, :MOST_WARM_UP].tolist())
+        steady = table_figures([STEP], table[:1, warm_up:])[0] if warm_up else steps
+        return Breakdown(steps, list(figures), unattributed, warm_up, steady)
+
+
+class RankFold:
+    """The breakdown of each rank. Units come by rank and start."""
+
+    def __init__(self, texts: Texts) -> None:
+        """`texts` has the names of phases."""
+        self._texts = texts
         self._rank: int | None = None
-        self._of_rank, self._of_all = _Times(), _Times()
+        self._of_rank, self._of_all = _RankTimes(), _Times()
         self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
         self._count = 0
         self.breakdowns: dict[int | None, Breakdown] = {}
-        self._wall_times: dict[int | None, WallTime] = {}
         self.times: list[UnitTimes] | None = []
         """The times of each rank's units; None if there are too many units."""
 
@@ -84,32 +127,22 @@ class RankFold:
         counts, ends = units["parts"], np.append(0, np.cumsum(units["parts"]))
         rest = _uncovered(duration, ns, counts, ends)
         of_units = _if_equal(names, ns, counts)
+        table = None
+        if of_units is not None:
+            table = np.stack([duration, rest, *(durations for _, durations in of_units)])
         for rank, place in by_rank(units):
             if rank != self._rank:
                 self._close()
                 self._rank = rank
             self._pieces.append((start[place], duration[place]))
-            if of_units is None:
+            if of_units is None or table is None:
                 inside = slice(ends[place.start], ends[place.stop])
                 phases = list(_by_name(names[inside], ns[inside]))
                 self._of_all.add_phases(phases)
+                self._of_rank.add(duration[place], rest[place], phases)
             else:
-                phases = [(name, durations[place]) for name, durations in of_units]
-            self._of_rank.add(duration[place], rest[place], phases)
+                self._of_rank.add_table([name for name, _ in of_units], table[:, place])
         self._of_all.add(duration, rest, of_units or ())
-
-    def wall_time(self, rank: int | None) -> WallTime:
-        """Return the wall time of a rank, which may have no units, once all were added."""
-        found = self._wall_times.get(rank)
-        if found is None:
-            found = self._wall_time(rank, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
-        return found
-
-    def _wall_time(
-        self, rank: int | None, start: np.ndarray, ns: np.ndarray, warm_up: int
-    ) -> WallTime:
-        sums = self._sums[rank]
-        return self._others.wall_time(rank, start, ns, sums.first_ns, sums.last_ns, warm_up)
 
     def finish(self) -> Breakdown:
         """Return the breakdown of the units of all ranks, once all were added."""
@@ -121,15 +154,14 @@ class RankFold:
         if self._rank is None:
             return
         rank = known(self._rank)
-        found = self.breakdowns[rank] = self._of_rank.figures(self._texts)
-        start, ns = (np.concatenate(column) for column in zip(*self._pieces, strict=True))
-        self._wall_times[rank] = self._wall_time(rank, start, ns, found.warm_up)
-        self._count += len(start)
+        self.breakdowns[rank] = self._of_rank.figures(self._texts)
+        self._count += sum(len(start) for start, _ in self._pieces)
         if self._count > _MOST_TIMES:
             self.times = None
         elif self.times is not None:
+            start, ns = (np.concatenate(column) for column in zip(*self._pieces, strict=True))
             self.times.append((rank, start, ns))
-        self._of_rank, self._pieces = _Times(), []
+        self._of_rank, self._pieces = _RankTimes(), []
 
 
 def unit_times(blocks: Iterable[tuple[Block, Block]]) -> Iterator[UnitTimes]:

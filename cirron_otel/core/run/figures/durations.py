@@ -69,8 +69,8 @@ class Durations:
         """Return the figures of the durations after the first `after`, at most 50."""
         count = self.count - after
         if self.count <= EXACT:
-            ordered = np.sort(self.values()[after:])
-            return PhaseFigures.of(name, count, sum_of(ordered), ordered.item)
+            [figures] = table_figures([name], self.values()[None, after:])
+            return figures
         self._reduce()
         skipped, rest = self.first[:after], self.first[after:].tolist()
         ends: list[int] = [*rest, *(self._ends or ())]
@@ -107,6 +107,11 @@ def _middle(place: int) -> int:
     return middle if place > _RANGES else -middle
 
 
+def is_exact(count: int) -> bool:
+    """Return whether the figures of so many durations are exact."""
+    return count <= EXACT
+
+
 def figures_of(named: Sequence[tuple[str, Durations]]) -> list[PhaseFigures]:
     """Return the figures of several durations; of few, equal numbers of them together."""
     counts = {each.count for _, each in named}
@@ -115,13 +120,26 @@ def figures_of(named: Sequence[tuple[str, Durations]]) -> list[PhaseFigures]:
     (count,) = counts
     if not count:
         return [PhaseFigures(name) for name, _ in named]
-    ordered = np.array([each.values() for _, each in named])
-    ordered.sort(axis=1)
-    totals = sums_at(ordered.reshape(-1), np.arange(len(named)) * count)
-    chosen = ordered[:, PhaseFigures.places(count)].tolist()
+    return table_figures(
+        [name for name, _ in named], np.array([each.values() for _, each in named])
+    )
+
+
+def table_figures(names: Sequence[str], table: np.ndarray) -> list[PhaseFigures]:
+    """Return the exact figures of several durations: the table has a row for each name."""
+    count = table.shape[1]
+    if not count:
+        return [PhaseFigures(name) for name in names]
+    places = PhaseFigures.places(count)
+    is_short = int(table.min()) >= 0 and int(table.max()) < 1 << 32
+    ordered = np.sort(table.astype(np.uint32) if is_short else table, axis=1)  # half the time
+    if is_short:
+        totals: list[int] = table.sum(axis=1).tolist()
+    else:
+        totals = sums_at(ordered.reshape(-1), np.arange(len(names)) * count)
     return [
         PhaseFigures.at(name, count, total, row)
-        for (name, _), total, row in zip(named, totals, chosen, strict=True)
+        for name, total, row in zip(names, totals, ordered[:, places].tolist(), strict=True)
     ]
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
+
+_NOT_SPEED: Final = ("evaluation", "checkpoint")
 
 
 @dataclass(slots=True)
@@ -61,12 +64,33 @@ class Lane:
     size: int = 1
     """The number of units in each entry."""
 
+    def units_per_second(self, warm_up: int) -> float | None:
+        """Return the number of units after the first `warm_up` ones, divided by their time.
+
+        The time includes gaps between units, but neither evaluations nor checkpoints. Returns None
+        if there is no such unit.
+        """
+        first = -(-warm_up // self.size)
+        count = (len(self.ns) - first) * self.size
+        if "busy" in self.accounts:
+            ends = self.start[first:] + self.ns[first:]
+            ns = int(ends.max() - self.start[first]) if len(ends) else 0
+        else:
+            ns = sum(
+                int(times[first:].sum())
+                for account, times in self.accounts.items()
+                if account not in _NOT_SPEED
+            )
+        return count * 1e9 / ns if ns > 0 and count > 0 else None
+
     @property
     def totals(self) -> dict[str, int]:
         """The total time by account."""
         totals = dict(self.outside)
-        for account, times in self.accounts.items():
-            totals[account] = totals.get(account, 0) + int(times.sum())
+        if self.accounts:
+            sums = np.array([*self.accounts.values()]).sum(axis=1).tolist()
+            for account, ns in zip(self.accounts, sums, strict=True):
+                totals[account] = totals.get(account, 0) + ns
         return {account: ns for account, ns in totals.items() if ns}
 
 

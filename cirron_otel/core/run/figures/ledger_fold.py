@@ -19,6 +19,7 @@ from .unit_numbers import UnitNumbers
 
 MOST_CELLS: Final = 12_000_000
 """The maximum number of numbers that are kept for all units; above it, entries are joined."""
+_SHORT: Final = 10_000
 _OVERLAP: Final = 1000
 """A lane is of overlapping units if more than one in so many overlaps the next one."""
 
@@ -49,17 +50,16 @@ _COLUMNS: Final = (
 class _Pieces:
     """The units of a thread so far, block by block."""
 
-    columns: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {n: [] for n in _COLUMNS})
     accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def joined(self) -> _Times:
-        """Return all units."""
-        counts = [len(columns[0]) for columns in self.columns]
-        columns = map(_joined, zip(*self.columns, strict=True))
+        """Return all units. The pieces are removed, so that no column is in memory twice."""
+        counts = list(map(len, self.columns["start"]))
         return _Times(
-            **dict(zip(_COLUMNS, columns, strict=True)),
+            **{name: _joined(self.columns.pop(name)) for name in _COLUMNS},
             accounts=_by_account(self.accounts, counts),
             lacking=_by_account(self.lacking, counts),
             parts=self.parts,
@@ -97,17 +97,25 @@ class LedgerFold:
         units, parts = sorted_by_rank(units, parts)
         found = self._accounts.of(units, parts)
         keys = self._numbers.keys(units)
-        for rank, place in by_rank(units):
+        ranks = list(by_rank(units))
+        firsts = [place.start for _, place in ranks]
+        names = {
+            (account, self._texts.text(token) or "?"): (ns, np.add.reduceat(ns, firsts).tolist())
+            for (account, token), ns in found.names.items()
+        }
+        for number, (rank, place) in enumerate(ranks):
             if rank != self._rank:
                 self._close()
                 self._rank = rank
             threads = units["thread"][place]
             if (threads == threads[0]).all():
-                self._append(int(threads[0]), place, units, found, keys)
+                sums = {key: totals[number] for key, (_, totals) in names.items()}
+                self._append(int(threads[0]), place, units, found, keys, sums)
                 continue
             for thread in np.unique(threads).tolist():
                 places = np.flatnonzero(threads == thread) + place.start
-                self._append(thread, places, units, found, keys)
+                sums = {key: int(ns[places].sum()) for key, (ns, _) in names.items()}
+                self._append(thread, places, units, found, keys, sums)
 
     def _append(
         self,
@@ -116,19 +124,20 @@ class LedgerFold:
         units: Block,
         found: UnitAccounts,
         keys: np.ndarray,
+        sums: Mapping[tuple[str, str], int],
     ) -> None:
-        """Add some units of a thread of the current rank."""
+        """Add some units of a thread of the current rank, and the sums of their parts."""
         pieces = self._threads.setdefault(thread, _Pieces())
         columns = (
             units["start_ns"], units["ns"], units["pid"], keys, found.waiting, found.waited,
             found.forwarded, found.device,
         )  # fmt: skip
-        pieces.columns.append(tuple(column[place] for column in columns))
+        for name, column in zip(_COLUMNS, columns, strict=True):
+            pieces.columns[name].append(column[place])
         pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
         pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
-        for (account, token), ns in found.names.items():
-            key = account, self._texts.text(token) or "?"
-            pieces.parts[key] = pieces.parts.get(key, 0) + int(ns[place].sum())
+        for key, ns in sums.items():
+            pieces.parts[key] = pieces.parts.get(key, 0) + ns
 
     def finish(self) -> Ledger | None:
         """Return the ledger; None if there are no units."""
@@ -178,20 +187,20 @@ class LedgerFold:
         lasts = [*(int((each.start + each.ns).max()) for each in threads), sums.last_ns]
         first = min(time for time in firsts if time is not None)
         last = max(time for time in lasts if time is not None)
-        together = _merged(threads)
-        if _overlaps(together) and len(threads) > 1:
+        lanes = [_merged(threads)]
+        if len(threads) > 1 and _overlaps(lanes[0]):
             lanes = list(map(_merged, _apart(threads)))
-        else:
-            lanes = [together]
-        for number, times in enumerate(lanes, 1):
-            lane = self._lane(rank, times, first, last)
-            lane.thread = number if len(lanes) > 1 else None
+        del threads  # so that each lane is joined without its columns
+        count = len(lanes)
+        for number in range(1, count + 1):
+            lane = self._lane(rank, lanes.pop(0), first, last)
+            lane.thread = number if count > 1 else None
             lane.overhead_ns = sums.overhead_ns if number == 1 else 0
             if self._size > 1:
                 join(lane, self._size)
             self._lanes.append(lane)
             self._cells += _cells(lane)
-        while self._cells > MOST_CELLS and max(len(each.start) for each in self._lanes) > 1:
+        if self._cells > MOST_CELLS and max(len(each.start) for each in self._lanes) > 1:
             self._join()
 
     def _lane(self, rank: int | None, times: _Times, first: int, last: int) -> Lane:
@@ -221,15 +230,25 @@ class LedgerFold:
         process = np.cumsum(breaks)
         lane.number, lane.is_lost = self._numbers.of_lane(key, process)
         lane.epoch = self._numbers.epoch_places(key)
-        is_known = (waited != ABSENT) & np.r_[False, waited[:-1] != ABSENT] & ~breaks
-        ahead = np.r_[0, waited[:-1]]
-        lane.own = np.where(is_known, np.maximum(waited - ahead - lane.waiting, 0), -1)
-        is_known &= forwarded != ABSENT
-        lane.forwarded = np.where(is_known, np.maximum(forwarded - ahead, 0), -1)
+        has_waited = waited != ABSENT
+        is_unknown = ~has_waited | breaks
+        is_unknown[:1] = True
+        is_unknown[1:] |= ~has_waited[:-1]
+        ahead = np.zeros(len(key), np.int64)
+        ahead[1:] = waited[:-1]
+        own = waited - ahead
+        own -= lane.waiting
+        lane.own = _known_times(own, is_unknown)
+        is_unknown |= forwarded == ABSENT
+        lane.forwarded = _known_times(forwarded - ahead, is_unknown)
 
     def _join(self) -> None:
-        """Halve the number of entries of all lanes."""
-        self._size *= 2
+        """Join the entries of all lanes, so that those of all ranks are unlikely to be too many."""
+        ranks = {lane.rank for lane in self._lanes}
+        expected = self._cells * max(len(self._sums), len(ranks)) // len(ranks)
+        while expected > MOST_CELLS:
+            self._size *= 2
+            expected //= 2
         for lane in self._lanes:
             join(lane, self._size)
         self._cells = sum(map(_cells, self._lanes))
@@ -238,31 +257,45 @@ class LedgerFold:
 def join(lane: Lane, size: int) -> None:
     """Join the entries of a lane so that each is the sum of `size` units."""
     groups = lane.number // size
-    firsts = np.flatnonzero(np.r_[len(groups) > 0, groups[1:] != groups[:-1]])
+    is_first = np.ones(len(groups), bool)
+    np.not_equal(groups[1:], groups[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
     if not len(firsts):
         lane.size = size
         return
-
-    def added(times: np.ndarray) -> np.ndarray:
-        return np.add.reduceat(times, firsts)
-
-    lane.own, lane.forwarded = (
-        np.where(added((each < 0).astype(np.int64)) == 0, added(each), -1)
-        for each in (lane.own, lane.forwarded)
-    )
+    columns = [
+        lane.own, lane.forwarded, lane.ns, lane.waiting, lane.is_lost,
+        lane.own < 0, lane.forwarded < 0, *lane.accounts.values(), *lane.lacking.values(),
+    ]  # fmt: skip
+    if lane.device is not None:
+        columns.append(lane.device)
+    table: Sequence[np.ndarray]
+    if len(groups) <= _SHORT:  # one table is added up much faster than its columns one by one
+        table = list(np.add.reduceat(np.array(columns), firsts, axis=1))
+    else:
+        table = [np.add.reduceat(each, firsts, dtype=np.int64) for each in columns]
+    lane.own = np.where(table[5] == 0, table[0], -1)
+    lane.forwarded = np.where(table[6] == 0, table[1], -1)
     lane.start, lane.number, lane.epoch = (
         each[firsts] for each in (lane.start, lane.number, lane.epoch)
     )
-    lane.is_lost = added(lane.is_lost.astype(np.int64)) > 0
-    lane.ns, lane.waiting = added(lane.ns), added(lane.waiting)
-    lane.accounts = {name: added(times) for name, times in lane.accounts.items()}
-    lane.lacking = {name: added(times) for name, times in lane.lacking.items()}
-    lane.device = None if lane.device is None else added(lane.device)
+    lane.ns, lane.waiting, lane.is_lost = table[2], table[3], table[4] > 0
+    rows = iter(table[7:])
+    lane.accounts = {name: next(rows) for name in lane.accounts}
+    lane.lacking = {name: next(rows) for name in lane.lacking}
+    lane.device = None if lane.device is None else next(rows)
     lane.restarts = [
         (int(np.searchsorted(firsts, place, side="right")) - 1, times)
         for place, times in lane.restarts
     ]
     lane.size = size
+
+
+def _known_times(times: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
+    """Return the times, at least 0; -1 for those that are unknown."""
+    np.maximum(times, 0, out=times)
+    times[is_unknown] = -1
+    return times
 
 
 def _cells(lane: Lane) -> int:
@@ -274,12 +307,13 @@ def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _by_account(
-    pieces: Sequence[Mapping[str, np.ndarray]], counts: Sequence[int]
+    pieces: Sequence[dict[str, np.ndarray]], counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
+    """Return the joined times of each account, which are removed from the pieces."""
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {
         name: _joined([
-            piece[name] if name in piece else np.zeros(count, np.int64)
+            piece.pop(name) if name in piece else np.zeros(count, np.int64)
             for piece, count in zip(pieces, counts, strict=True)
         ])
         for name in names
@@ -301,7 +335,10 @@ def _merged(threads: Sequence[_Times]) -> _Times:
     order = np.argsort(columns["start"], kind="stable")
     accounts, lacking = (
         {name: times[order] for name, times in _by_account(pieces, counts).items()}
-        for pieces in ([each.accounts for each in threads], [each.lacking for each in threads])
+        for pieces in (
+            [dict(each.accounts) for each in threads],
+            [dict(each.lacking) for each in threads],
+        )
     )
     parts: dict[tuple[str, str], int] = {}
     for each in threads:

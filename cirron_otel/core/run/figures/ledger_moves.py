@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,10 @@ _MOST_WARM_UP: Final = 10
 _FEW: Final = 4
 """The minimum number of units for a median of their times to be used."""
 _DIFFERENT: Final = 0.1
-_CELLS: Final = 4_000_000
+_CELLS: Final = 1_000_000
+"""The maximum number of cells in a table of the units of all lanes."""
 _TOGETHER: Final = 4
+_Places: TypeAlias = slice | np.ndarray
 _LITTLE: Final = 0.02
 """Forward passes end together if their ends differ so many times less than their beginnings, in
 units in which these differ by more than this part of a cycle."""
@@ -54,6 +56,14 @@ def period_of(lane: Lane) -> np.ndarray:
     return period
 
 
+def _median(values: np.ndarray) -> float:
+    """Return the median of integers; for few of them, much faster than NumPy's function."""
+    high = len(values) // 2
+    low = (len(values) - 1) // 2
+    ordered = np.partition(values, (low, high))
+    return (float(ordered[low]) + float(ordered[high])) / 2
+
+
 def _account(lane: Lane, name: str) -> np.ndarray:
     found = lane.accounts.get(name)
     if found is None:
@@ -73,12 +83,12 @@ def _lost(lane: Lane) -> None:
 
 def _stalled(lane: Lane) -> None:
     """Move the excess of the last unit of each process."""
+    if lane.size > 1 or len(lane.start) < _FEW + 1:
+        return
     period = period_of(lane)
     lasts = [place - 1 for place, _ in lane.restarts if 0 < place <= len(period)]
-    if lane.size > 1 or len(period) < _FEW + 1:
-        return
     for place in {*lasts, len(period) - 1}:
-        median = float(np.median(np.delete(period, place)))
+        median = _median(np.concatenate([period[:place], period[place + 1 :]]))
         excess = int(period[place] - median)
         if period[place] > _STALLED * median > 0:
             _take_at(lane, "stalled", place, excess, NOT_OF_PERIOD | {"lost"})
@@ -100,6 +110,8 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
 
 def _tracing(lane: Lane) -> None:
     """Move the time of tracing, of which only the sum is known, from the rest of all units."""
+    if lane.overhead_ns <= 0:
+        return
     rests = [lane.accounts[name] for name in (UNATTRIBUTED, BETWEEN) if name in lane.accounts]
     for times in rests:
         total = int(times.sum())
@@ -121,7 +133,7 @@ def _warm_up(lane: Lane) -> None:
     count = len(work)
     if count < _FEW:
         return
-    median = float(np.median(work))
+    median = _median(work)
     medians: dict[str, float] | None = None
     for first in first_units:
         some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
@@ -130,7 +142,7 @@ def _warm_up(lane: Lane) -> None:
         if not warm or first + warm >= count:
             continue
         if medians is None:
-            medians = {name: float(np.median(times)) for name, times in lane.accounts.items()}
+            medians = {name: _median(times) for name, times in lane.accounts.items()}
         for place in range(first, first + warm):
             _move_excess(lane, place, int(work[place] - median), medians)
 
@@ -223,7 +235,7 @@ def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) ->
     if not all("forward" in lane.accounts for lane in lanes):
         return False
     begins, ends, cycles = [], [], []
-    for chunk in _tables(lanes, chunks, at_once):
+    for chunk in _tables(lanes, chunks, at_once, has_forward=True):
         is_known = (chunk.forwarded >= 0).all(axis=0)
         if is_known.any():
             ends.append(np.ptp(chunk.forwarded[:, is_known], axis=0))
@@ -259,37 +271,55 @@ class _Chunk(NamedTuple):
     """Some units of all lanes: tables with a row for each lane and a column for each unit."""
 
     own: np.ndarray
-    forwarded: np.ndarray
     """-1 if the time is unknown."""
     waiting: np.ndarray
+    forwarded: np.ndarray
+    """-1 if the time is unknown. Empty if it was not requested; so is `forward`."""
     forward: np.ndarray
-    places: list[tuple[np.ndarray, np.ndarray]]
+    places: list[tuple[_Places, _Places]]
     """For each lane, the places of its units and their columns."""
 
 
-def _tables(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> Iterator[_Chunk]:
+def _tables(
+    lanes: Sequence[Lane], chunks: list[int], at_once: int, *, has_forward: bool = False
+) -> Iterator[_Chunk]:
     """Yield all units in chunks, by their numbers."""
     for first in chunks:
         shape = len(lanes), at_once
         chunk = _Chunk(
-            np.full(shape, -1, np.int64), np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
-            np.zeros(shape, np.int64), [],
+            np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
+            np.full(shape if has_forward else 0, -1, np.int64),
+            np.zeros(shape if has_forward else 0, np.int64), [],
         )  # fmt: skip
         for row, lane in enumerate(lanes):
-            group = lane.number // lane.size
-            is_due = (group >= first) & (group < first + at_once) & ~lane.is_lost
-            chosen = np.flatnonzero(is_due)
-            columns = group[chosen] - first
-            for name in ("own", "forwarded", "waiting"):
-                getattr(chunk, name)[row, columns] = getattr(lane, name)[chosen]
-            if "forward" in lane.accounts:
+            chosen, columns = places = _places(lane, first, at_once)
+            chunk.places.append(places)
+            chunk.own[row, columns] = lane.own[chosen]
+            chunk.waiting[row, columns] = lane.waiting[chosen]
+            if has_forward:
+                chunk.forwarded[row, columns] = lane.forwarded[chosen]
                 chunk.forward[row, columns] = lane.accounts["forward"][chosen]
-            chunk.places.append((chosen, columns))
         yield chunk
+
+
+def _places(lane: Lane, first: int, count: int) -> tuple[_Places, _Places]:
+    """Return the places of a lane's units in a chunk, and their columns."""
+    group = lane.number if lane.size == 1 else lane.number // lane.size
+    if len(group) and group[-1] - group[0] == len(group) - 1 and not lane.is_lost.any():
+        begin = int(group[0])
+        if (group[1:] > group[:-1]).all():  # slices are faster
+            low, high = max(begin, first), min(begin + len(group), first + count)
+            high = max(high, low)
+            return slice(low - begin, high - begin), slice(low - first, high - first)
+    is_due = (group >= first) & (group < first + count) & ~lane.is_lost
+    chosen = np.flatnonzero(is_due)
+    return chosen, group[chosen] - first
 
 
 def _fit_parts(lane: Lane) -> None:
     """Reduce the parts of accounts from which time was moved, so that none exceeds its account."""
+    if not lane.parts:
+        return
     totals = lane.totals
     sums: dict[str, int] = {}
     for (account, _), ns in lane.parts.items():

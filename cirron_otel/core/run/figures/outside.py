@@ -107,17 +107,22 @@ def fill_gaps(
     `process` has the process id of each unit. `first` and `last` are the first and the last time
     of the lane.
     """
-    cut_overlaps(lane)
-    start, covered = lane.start, np.zeros(len(lane.start), np.int64)
-    for times in lane.accounts.values():
-        covered += times
-    end = start + covered
+    start, end = lane.start, lane.start + lane.ns
+    gaps = np.zeros(len(start), np.int64)
+    np.subtract(start[1:], end[:-1], out=gaps[1:])
+    if int(gaps.min()) < 0:
+        cut_overlaps(lane)
+        end = start + sum(lane.accounts.values(), np.zeros(len(start), np.int64))
+        np.subtract(start[1:], end[:-1], out=gaps[1:])
     sessions = sorted(scopes.sessions)
-    starts = np.array([begin for begin, _ in sessions], np.int64)
-    begun = np.searchsorted(starts, start, side="right")
-    breaks: np.ndarray = np.r_[False, (process[1:] != process[:-1]) | (begun[1:] != begun[:-1])]
-    gaps = np.r_[0, start[1:] - end[:-1]]
-    gaps[breaks] = 0
+    breaks = np.zeros(len(start), bool)
+    np.not_equal(process[1:], process[:-1], out=breaks[1:])
+    if len(sessions) > 1 or (sessions and sessions[0][0] > start[0]):
+        starts = np.array([begin for begin, _ in sessions], np.int64)
+        begun = np.searchsorted(starts, start, side="right")
+        breaks[1:] |= begun[1:] != begun[:-1]
+    if breaks.any():
+        gaps[breaks] = 0
     pieces = _Pieces(scopes)
     filler = _Filler(lane, pieces, texts)
     for place, account, ns in filler.between(start, end, breaks):

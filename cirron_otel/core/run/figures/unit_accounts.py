@@ -113,16 +113,24 @@ class AccountsOfUnits:
         for token, chosen, where in _by_name(parts["name"], places, count):
             account = self.account(token)
             ns = parts["ns"][chosen]
-            times = result.names.setdefault((account, token), np.zeros(count, np.int64))
-            total = result.accounts.setdefault(account, np.zeros(count, np.int64))
-            _add_at(times, where, ns)
-            _add_at(total, where, ns)
+            if where is None:
+                result.names[account, token] = ns.copy()
+            else:
+                times = result.names.setdefault((account, token), np.zeros(count, np.int64))
+                np.add.at(times, where, ns)
+            total = result.accounts.get(account)
+            if total is None:
+                result.accounts[account] = result.names[account, token].copy()
+            elif where is None:
+                total += ns
+            else:
+                np.add.at(total, where, ns)
             if account in WAITING or account == "forward":
                 ends = parts["start_ns"][chosen] + parts["wall_ns"][chosen]
-                if account == "forward":
-                    np.maximum.at(result.forwarded, where, ends)
-                else:
+                if account != "forward":
                     self._add_waiting(result, account, where, ns, ends)
+                else:
+                    _latest(result.forwarded, where, ends)
 
     def _add_gaps(
         self, result: UnitAccounts, units: Block, parts: Block, places: np.ndarray
@@ -163,17 +171,19 @@ class AccountsOfUnits:
         self,
         result: UnitAccounts,
         account: str,
-        where: np.ndarray,
+        where: np.ndarray | None,
         ns: np.ndarray,
         ends: np.ndarray,
     ) -> None:
-        if account == "communication":
-            _add_at(result.waiting, where, ns)
-        else:  # only the last backward of a unit waits for other ranks
+        if where is not None and account != "communication":
+            # Only the last backward of a unit waits for other ranks.
             last = np.r_[where[1:] != where[:-1], True] if len(where) else np.zeros(0, bool)
             where, ns, ends = where[last], ns[last], ends[last]
-            _add_at(result.waiting, where, ns)
-        np.maximum.at(result.waited, where, ends)
+        if where is None:
+            result.waiting += ns
+        else:
+            np.add.at(result.waiting, where, ns)
+        _latest(result.waited, where, ends)
 
     def _sweep(self, result: UnitAccounts, unit: int, units: Block, parts: Block, at: int) -> None:
         """Add the parts of a unit whose parts overlap, or are inside each other."""
@@ -233,8 +243,11 @@ class AccountsOfUnits:
 
 def _by_name(
     names: np.ndarray, places: np.ndarray, count: int
-) -> Iterator[tuple[int, Any, np.ndarray]]:
-    """Yield each name, the rows that have it, and the units of these rows."""
+) -> Iterator[tuple[int, Any, np.ndarray | None]]:
+    """Yield each name, the rows that have it, and the units of these rows.
+
+    The units are None if each one has the name once.
+    """
     size = len(names) // count if count else 0
     if size and len(names) == size * count:
         first = names[:size].tolist()
@@ -242,18 +255,18 @@ def _by_name(
         is_even = bool((places.reshape(count, size) == np.arange(count)[:, None]).all())
         if is_even and len(set(first)) == size and (table == table[0]).all():
             for column, token in enumerate(first):
-                yield token, slice(column, None, size), places[column::size]
+                yield token, slice(column, None, size), None
             return
     for token in np.unique(names).tolist():
         chosen = np.flatnonzero(names == token)
         yield token, chosen, places[chosen]
 
 
-def _add_at(times: np.ndarray, where: np.ndarray, ns: np.ndarray) -> None:
-    if len(where) == len(times) and (where[1:] > where[:-1]).all():
-        times += ns
-        return
-    np.add.at(times, where, ns)
+def _latest(times: np.ndarray, where: np.ndarray | None, ends: np.ndarray) -> None:
+    if where is None:
+        np.maximum(times, ends, out=times)
+    else:
+        np.maximum.at(times, where, ends)
 
 
 def _scaled(times: list[tuple[str, int, int]], length: int) -> dict[tuple[str, int], int]:

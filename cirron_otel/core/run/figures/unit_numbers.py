@@ -35,6 +35,7 @@ class UnitNumbers:
         """The keys of the first lane, in the order of their numbers."""
         self._sorted: np.ndarray = np.zeros(0, np.int64)
         self._numbers: np.ndarray = np.zeros(0, np.int64)
+        self._places_in_order: np.ndarray = np.zeros(0, np.int64)
 
     @property
     def epochs(self) -> list[str]:
@@ -74,7 +75,7 @@ class UnitNumbers:
     @staticmethod
     def epoch_places(keys: np.ndarray) -> np.ndarray:
         """Return the place of each unit's epoch; -1 without one."""
-        places: np.ndarray = keys // _MOST - 1
+        places: np.ndarray = (keys >> _BITS) - 1
         return places
 
     def of_lane(self, keys: np.ndarray, process: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,8 +88,9 @@ class UnitNumbers:
             numbers[order] = np.arange(len(unique))
             self._ordered, self._sorted, self._numbers = unique[order], unique, numbers
             found = numbers[where]
+            self._places_in_order = np.arange(len(keys))
         elif np.array_equal(keys, self._ordered):
-            found = np.arange(len(keys))
+            found = self._places_in_order
         else:
             found = self._known(keys)
         return found, _repeated(found, process)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....core.analysis.mark_series import MarkSeries, Point
+from ....core.analysis.rank_report import RankReport
 from ....core.analysis.run_report import SlowStep
-from ....core.analysis.run_time import RankReport
 from ..text import count, duration, local_moment, rank_list, value_text
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale
 from .content import DRAWN_RANKS, RunContent
