@@ -57,7 +57,8 @@ class RankWork:
         from the rank that waits least, so the mean over some draws is returned.
         """
         if not self._spread_ns:
-            return self.matrix.max(axis=0) - typical.max(axis=0)
+            exact: np.ndarray = self.matrix.max(axis=0) - typical.max(axis=0)
+            return exact
         draws, saved = np.random.default_rng(0), np.zeros(self.matrix.shape[1])
         for _ in range(_DRAWS):
             noise = draws.normal(0, self._spread_ns, self.matrix.shape)
