@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import TargetError
-from .text import printable
+from ..present.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

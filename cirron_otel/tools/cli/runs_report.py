@@ -18,12 +18,12 @@ from ...core.analysis.run_keys import KEYS
 from ...core.moments import parse_moment
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
+from ..present.formatting import count, duration, local_moment, printable
+from ..present.tables import rows_table
 from . import output
 from .parameters import PlacesCommand, from_option, json_option
 from .progress import ShownProgress, progress
 from .sources import as_spool, shown_source
-from .tables import rows_table
-from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...core.records.findings import Finding
+from ..present.formatting import (
+    count,
+    duration,
+    local_moment,
+    numbers,
+    printable,
+    reason,
+    size,
+    wrapped,
+)
 from . import output, signals
 from .convert import counts
 from .parameters import json_option, spool_argument
 from .spool_dead_letters import dead_letters
 from .spool_prune import prune
 from .spool_show import show
-from .text import count, duration, local_moment, numbers, printable, reason, size, wrapped
 
 if TYPE_CHECKING:
     from ...core.analysis.summary import SessionSummary

@@ -15,10 +15,10 @@ import click
 
 from ...errors import InputError
 from ..convert.tables import STANDARD
+from ..present.formatting import count, duration, local_moment, printable
+from ..present.tables import rows_table
 from . import output
 from .parameters import json_option
-from .tables import rows_table
-from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from ...core.importers.stormlog.annotations import Annotation
