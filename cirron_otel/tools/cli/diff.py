@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.comparison import StepChange
     from ...core.engines.source import OpenedTables
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
     from ...core.run.compared_run import ComparedRun, LastValue
 
 
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
     chosen: ChosenRun
     digests: RunDigests | None
     """None for a run without digests."""
-    findings: list[Finding]
+    findings: list[ReadingProblem]
     code: int
 
 

@@ -187,11 +187,13 @@ class _Sources:
         self._added += 1
 
     def _report(self, place: str, error: CirronOtelError) -> None:
-        from ...core.records.findings import Finding
+        from ...core.records.problems import ReadingProblem
 
         self._first_error = self._first_error or error
         self._catalogue.skipped += 1
-        self._catalogue.findings.append(Finding(shown_source(place), "unreadable", str(error)))
+        self._catalogue.findings.append(
+            ReadingProblem(shown_source(place), "unreadable", str(error))
+        )
 
 
 def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:

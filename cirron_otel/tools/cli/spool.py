@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ..present.formatting import (
     count,
     duration,
@@ -259,7 +259,7 @@ def verify(directory: str, as_json: bool) -> int:
 
     reader = SpoolReader(directory)
     errors = notes = 0
-    findings: list[Finding] = []
+    findings: list[ReadingProblem] = []
     for finding in verify_spool(reader):
         if finding.severity == "error":
             errors += 1

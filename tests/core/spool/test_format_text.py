@@ -147,7 +147,7 @@ def test_every_code_is_listed_and_no_other() -> None:
     folders = (core / name for name in ("records", "spool", "analysis"))
     source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     pattern = (
-        r'(?:Remark|Problem|Finding|_aggregate|code=)\(?\s*(?:name, |\s)*"?([a-z]+(?:-[a-z]+)*)"'
+        r'(?:Remark|Problem|_aggregate|code=)\(?\s*(?:name, |\s)*"?([a-z]+(?:-[a-z]+)*)"'
     )
     found = set(re.findall(pattern, source))
     by_key = {"kind", "mode", "value-type", "value-nonfinite"}
