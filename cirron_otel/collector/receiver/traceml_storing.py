@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from ...core.importers.sealing import ImportedBatch
 from ...core.importers.traceml.framing import HEADER_BYTES, MissingFrames
 from ...core.importers.traceml.stream import TraceMLStream
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...errors import InputError
 from ...ids import digest
 from .journal.files import Frame, Position
@@ -190,7 +190,7 @@ class TracemlStorage:
         return found
 
     def _new(self, key: StreamKey, state: bytes, offset: int) -> _OpenStream:
-        def report(finding: Finding) -> None:
+        def report(finding: ReadingProblem) -> None:
             shown = _shown(stream)
             logger.warning(
                 "TraceML's %s: %s", shown, finding.message,

@@ -15,7 +15,7 @@ from ...core.delivery.errors import PushError, StoppedError
 from ...core.delivery.follow import Follower
 from ...core.delivery.follow_work import FollowOptions, MakeTarget
 from ...core.delivery.indexed import IndexedTarget
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.directories import make_private
 from ...core.spool.paths import SpoolPaths
 from ...core.targets.otlp.config import OtlpConfig, default_service_name, target_key
@@ -39,7 +39,7 @@ class _SenderStats(ExportStats):
     unreadable: set[str] = field(default_factory=set)
     """Batches in the spool that are never sent, because they cannot be read."""
 
-    def skip(self, finding: Finding) -> None:
+    def skip(self, finding: ReadingProblem) -> None:
         """Count an evicted batch, and remember an unreadable one."""
         if finding.code == "evicted":
             self.evicted += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...ids import is_id
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from ..spool.reader import BatchFile, OnProgress, SpoolReader
 from .run_batch import OPEN, UNFINISHED, worse
 from .run_keys import Values, values_of
@@ -66,7 +66,7 @@ class RunCatalogue:
     unassigned: int = 0
     """The number of batches that belong to no run."""
     skipped: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReadingProblem] = field(default_factory=list)
     """The batches that cannot be read; the first 10,000."""
     _runs: dict[str, CataloguedRun] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ... import exactjson
-from ..records.findings import Finding, Severity
+from ..records.problems import ReadingProblem, Severity
 from ..records.validate import validate_batch
 from ..spool.blobs import BlobKey, blob_key, file_path, key_of_span
 from ..spool.reader import SpoolReader
@@ -40,7 +40,7 @@ _DIGESTS = b"digest."
 _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
+def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[ReadingProblem]:
     """Yield findings on the files that `blob_uri` references, then on unreferenced files.
 
     A file is searched for at its URI, then next to the spool, which may have been moved. Files that
@@ -63,7 +63,7 @@ def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
             if path is not None:
                 header = _header(path)
                 if header is None:
-                    finding = Finding(
+                    finding = ReadingProblem(
                         name, "blob-broken", f"{uri[:200]!a} is not a safetensors file"
                     )
             if finding is not None:
@@ -73,7 +73,7 @@ def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
     yield from _extra(index, snapshots)
 
 
-def _missing_tensor(name: str, tensor: str, uri: str, header: Collection[str]) -> Finding:
+def _missing_tensor(name: str, tensor: str, uri: str, header: Collection[str]) -> ReadingProblem:
     """Return the finding for a missing tensor.
 
     cirron-sdk 0.3.0 stores the gradient of `w` as `w`, although the format specifies `w.grad`.
@@ -81,13 +81,13 @@ def _missing_tensor(name: str, tensor: str, uri: str, header: Collection[str]) -
     stored = tensor.removesuffix(".grad")
     if stored in header:
         message = f"{tensor!a} is stored as {stored!a} in {uri[:200]!a}"
-        return Finding(name, "blob-key", message, "note")
-    return Finding(name, "blob-tensor", f"no tensor {tensor!a} in {uri[:200]!a}")
+        return ReadingProblem(name, "blob-key", message, "note")
+    return ReadingProblem(name, "blob-tensor", f"no tensor {tensor!a} in {uri[:200]!a}")
 
 
 def _find(
     uri: str, key: BlobKey | None, snapshots: Path, name: str
-) -> tuple[Path | None, Finding | None]:
+) -> tuple[Path | None, ReadingProblem | None]:
     """Return the file that a URI references, and a finding on its location, if any."""
     recorded = _regular(Path(file_path(uri)))
     if recorded is not None:
@@ -95,9 +95,9 @@ def _find(
     moved = None if key is None else _beside(snapshots, key)
     if moved is None:
         message = f"{uri[:200]!a} does not exist: the snapshot's values are lost"
-        return None, Finding(name, "blob-missing", message)
+        return None, ReadingProblem(name, "blob-missing", message)
     message = f"{uri[:200]!a} is now next to the spool: blob_uri is its original location"
-    return moved, Finding(name, "blob-moved", message, "note")
+    return moved, ReadingProblem(name, "blob-moved", message, "note")
 
 
 def _beside(snapshots: Path, key: BlobKey) -> Path | None:
@@ -131,7 +131,7 @@ def _header(path: Path) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
+def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[ReadingProblem]:
     """Yield findings on files below snapshots/ that no record references."""
     for root, _, files in os.walk(os.fsencode(snapshots)):
         directory = os.path.basename(root)  # noqa: PTH119 - bytes have no Path
@@ -142,10 +142,10 @@ def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
             query = "SELECT count(*) FROM blob WHERE directory = ? AND file = ?"
             if not (index.one(query, directory, file) or index.one(query, span, file)):
                 name = os.fsdecode(os.path.join(b"snapshots", directory, file))  # noqa: PTH118
-                yield Finding(name, "blob-extra", "no snapshot references this file", "note")
+                yield ReadingProblem(name, "blob-extra", "no snapshot references this file", "note")
 
 
-Check = Callable[[SpoolIndex, SpoolReader], Iterator[Finding]]
+Check = Callable[[SpoolIndex, SpoolReader], Iterator[ReadingProblem]]
 _MAX_OF_A_KIND = 1000
 _INDEXES = """
 CREATE INDEX mark_id ON mark (id);
@@ -155,7 +155,7 @@ CREATE INDEX file_batch ON file (batch_id);
 """
 
 
-def verify_spool(reader: SpoolReader) -> Iterator[Finding]:
+def verify_spool(reader: SpoolReader) -> Iterator[ReadingProblem]:
     """Yield all errors and notes on a spool; docs/spool-format.md lists the codes.
 
     Memory is bounded for a spool of any size, because data that is compared across files is in an
@@ -177,7 +177,7 @@ def verify_spool(reader: SpoolReader) -> Iterator[Finding]:
         yield from itertools.islice(check_blobs(index, reader), _MAX_OF_A_KIND)
 
 
-def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
+def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[ReadingProblem]:
     for (batch_id,) in index.rows(
         "SELECT batch_id FROM file WHERE batch_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1"
     ):
@@ -190,7 +190,7 @@ def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[Findin
                 continue
             same = batch.data == original.data
             text = "the same batch" if same else "a different batch with the same batch_id"
-            yield Finding(name, "repeated-batch", f"{text} as {first}", _note_if(same))
+            yield ReadingProblem(name, "repeated-batch", f"{text} as {first}", _note_if(same))
 
 
 _RECORDS = ("span", "mark", "snapshot")
@@ -201,7 +201,7 @@ JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100
 """
 
 
-def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
+def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[ReadingProblem]:
     """Yield a finding for each repeated id: a note if the records are equal, else an error."""
     parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
     for noun in _RECORDS:
@@ -215,7 +215,7 @@ def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
                 text = f"a {noun} that is also in {first}" if same else f"it differs in {first}"
                 message = f"{id_of(record_id)[:40]!a}: {text}"
                 path = f"$.{key}[{position}].id"
-                yield Finding(name, "repeated-id", message, _note_if(same), path)
+                yield ReadingProblem(name, "repeated-id", message, _note_if(same), path)
 
 
 def _parsed(reader: SpoolReader, name: str) -> Any:
@@ -244,24 +244,24 @@ SELECT session, group_concat(hex(id), ' '), name FROM (
 """
 
 
-def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
+def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[ReadingProblem]:
     """Yield ids of one session with the same first half, which is the span id in OTLP."""
     for (half,) in index.rows(_CLASHES):
         rows = index.rows(_CLASHING, half + bytes(8), half + b"\xff" * 8)
         for _, ids, name in rows:
             both = " and ".join(sorted(set(ids.lower().split()))[:4])
             message = f"{both} have the same first half: they have the same span id in OTLP"
-            yield Finding(name, "id-clash", message)
+            yield ReadingProblem(name, "id-clash", message)
 
 
 def _aggregate(code: str, message: str, query: str) -> Check:
     """Return a check that yields a note per row of `query`: (id, count, file number)."""
 
-    def check(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
+    def check(index: SpoolIndex, _reader: SpoolReader) -> Iterator[ReadingProblem]:
         for key, count, file in index.rows(query, key_of("root")):
             name = index.one("SELECT name FROM file WHERE no = ?", file)
             text = message.format(id=ascii(id_of(key)[:40]), count=count)
-            yield Finding(name, code, text, "note")
+            yield ReadingProblem(name, code, text, "note")
 
     return check
 

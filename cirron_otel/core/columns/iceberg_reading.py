@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import InputError
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from .arrow import schema_of
 from .iceberg_catalog import IcebergCatalog
 from .parquet_files import check_rows
@@ -29,11 +29,11 @@ class IcebergReader:
             self._catalog.close()
             raise
 
-    def batches(self) -> Iterator[StoredBatch | Finding]:
+    def batches(self) -> Iterator[StoredBatch | ReadingProblem]:
         """Yield the batches in the order of time, those of a file of batches together.
 
         Only the record files that have rows of these are in memory. A damaged batch is yielded as a
-        Finding.
+        ReadingProblem.
         """
         with self._catalog.errors():
             # The batches first: the records of each batch that counts are then visible.
@@ -49,7 +49,7 @@ class IcebergReader:
                 try:
                     rows = {table: records[table].of(keys) for table in RECORD_TABLES}
                 except InputError as error:
-                    yield Finding(where, "unreadable", str(error))
+                    yield ReadingProblem(where, "unreadable", str(error))
                 else:
                     yield from batches_of(part, rows.__getitem__, where)
 
@@ -65,13 +65,13 @@ class _FileRows:
         self._table = table
         self._files: list[tuple[Any, Any]] = []
         """The files that can be read, with the keys of their rows."""
-        self.findings: list[Finding] = []
+        self.findings: list[ReadingProblem] = []
         """The files that cannot be read."""
         for task in table.scan().plan_files():
             try:
                 self._files.append((task, self._read(task, ("batch_key",))))
             except InputError as error:
-                self.findings.append(Finding(task.file.file_path, "unreadable", str(error)))
+                self.findings.append(ReadingProblem(task.file.file_path, "unreadable", str(error)))
 
     def all(self) -> list[Any]:
         """Return the rows of each file."""

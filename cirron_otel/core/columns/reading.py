@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import InputError
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
 from .layout import BatchGroup, Partition, partition_of
@@ -81,10 +81,10 @@ class ColumnsReader:
 
     def batches(
         self, group: BatchGroup, keys: frozenset[str] | None = None
-    ) -> Iterator[StoredBatch | Finding]:
+    ) -> Iterator[StoredBatch | ReadingProblem]:
         """Yield the batches of a group, or those with some keys, in the order of their ordinals.
 
-        A batch that is damaged is yielded as a Finding. Raises InputError if a file is.
+        A batch that is damaged is yielded as a ReadingProblem. Raises InputError if a file is.
         """
         headers = self._read(BATCHES, group)
         if keys is not None:
@@ -210,7 +210,7 @@ class ColumnsReader:
 
 def batches_of(
     headers: Any, rows_of_table: Callable[[str], Any], where: str
-) -> Iterator[StoredBatch | Finding]:
+) -> Iterator[StoredBatch | ReadingProblem]:
     """Yield the batches of some rows of the table of batches, in the order of their ordinals.
 
     `rows_of_table` returns the rows of these batches, and maybe others. `where` is their location.
@@ -228,7 +228,7 @@ def batches_of(
         try:
             name, data = batch_of(header, tables)
         except InputError as error:
-            yield Finding(where, "damaged", str(error), path=str(header["name"]))
+            yield ReadingProblem(where, "damaged", str(error), path=str(header["name"]))
         else:
             counts = (header[table] for table in RECORD_TABLES)
             yield StoredBatch(name, header["batch_key"], data, *counts)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import CirronOtelError
 from ..placement.batch_outline import read_outline
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from .batch_target import Receipt, SealedBatch
 from .errors import MisconfiguredError
 
@@ -87,7 +87,7 @@ class DeliveryStats:
         if receipt.notice:
             self._log(receipt.notice, None)
 
-    def skip(self, finding: Finding) -> None:
+    def skip(self, finding: ReadingProblem) -> None:
         """Count a batch or a snapshot file that is never sent."""
         if finding.code == "evicted":
             self.evicted += 1
@@ -154,7 +154,7 @@ class ExportStats(DeliveryStats):
     """Those of `rejected_spans` whose batches were not sent completely, so that `spans` does not
     include them.
     """
-    skipped: list[Finding] = field(default_factory=list)
+    skipped: list[ReadingProblem] = field(default_factory=list)
     """The first 10,000 findings."""
     skipped_count: int = 0
 
@@ -177,7 +177,7 @@ class ExportStats(DeliveryStats):
     def _show(self, receipt: Receipt) -> None:
         self.message = receipt.message or self.message
 
-    def skip(self, finding: Finding) -> None:
+    def skip(self, finding: ReadingProblem) -> None:
         """Keep a finding about a batch or a snapshot file that is never sent."""
         self.skipped_count += 1
         if len(self.skipped) < _MOST_FINDINGS:
@@ -186,7 +186,7 @@ class ExportStats(DeliveryStats):
     def lose_blob(self, name: str, error: Exception) -> None:
         """Keep a finding about a snapshot file that is never sent."""
         code = "evicted" if isinstance(error, FileNotFoundError) else "refused"
-        self.skip(Finding(name, code, str(error)))
+        self.skip(ReadingProblem(name, code, str(error)))
 
     def failed(self, error: BaseException) -> None:
         """Do nothing, since errors are not logged."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...errors import TargetError
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from ..spool.blobs import BlobKey
 from ..spool.dead_letters import DeadLetters
 from ..spool.lease import claim
@@ -261,9 +261,11 @@ class DeliveryEngine:
             return True
         group = backlog.group(self._target.request_bytes)
         for name in backlog.evicted:
-            self._stats.skip(Finding(name, "evicted", "gone before it could be sent"))
+            self._stats.skip(ReadingProblem(name, "evicted", "gone before it could be sent"))
         for name in backlog.unreadable:
-            self._stats.skip(Finding(name, "unreadable", "given up: its file cannot be read"))
+            self._stats.skip(
+                ReadingProblem(name, "unreadable", "given up: its file cannot be read")
+            )
         for name in (*backlog.evicted, *backlog.unreadable):
             self._stats.reject(self._forget(name))
         backlog.evicted.clear()
@@ -305,7 +307,7 @@ class DeliveryEngine:
             self._could_not_keep(error)
         finally:
             if batch.name not in backlog.queue:
-                self._stats.skip(Finding(batch.name, "refused", reason))
+                self._stats.skip(ReadingProblem(batch.name, "refused", reason))
                 self._stats.reject(self._forget(batch.name))
 
     # --- snapshot files -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 from ...errors import TargetError
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from ..spool.lease import Lease, claim
 from ..spool.ledger import Ledger
 from ..spool.reader import SpoolReader
@@ -108,7 +108,7 @@ class Follower:
             self._say(f"another export of this spool to {self._config.shown_endpoint} is running")
         return lease
 
-    def _found(self, finding: Finding) -> None:
+    def _found(self, finding: ReadingProblem) -> None:
         if finding.name not in self._broken and finding.code != "torn":
             self._broken.add(finding.name)
             self._stats.skip(finding)

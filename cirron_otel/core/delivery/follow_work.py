@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...errors import CirronOtelError, InputError
 from ..placement.batch_outline import BatchOutline, read_outline
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from ..spool.dead_letters import DeadLetters
 from ..spool.ledger import by_owner
 from ..spool.owner import NONE, known_owners
@@ -294,7 +294,7 @@ class FollowSession:
             return read_outline(file.data)
         except InputError as error:
             self._broken.add(name)
-            self._stats.skip(Finding(name, "not-json", str(error)))
+            self._stats.skip(ReadingProblem(name, "not-json", str(error)))
             return None
 
     def _decided_alone(self, names: Iterable[str]) -> list[str]:

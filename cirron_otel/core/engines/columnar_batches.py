@@ -12,7 +12,7 @@ from ..columns.layout import BatchGroup
 from ..columns.reading import ColumnsReader, named_apart
 from ..columns.store import EXPECTED
 from ..records.columns import name_of_column
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from ..spool.reader import BatchFile
 
 _AT_ONCE: Final = 64
@@ -93,7 +93,7 @@ class ColumnarBatches:
         keys = frozenset(self.batches[number].key for number in numbers)
         contents: dict[str, bytes] = {}
         for each in self._reader.batches(group, keys):
-            if isinstance(each, Finding):
+            if isinstance(each, ReadingProblem):
                 raise InputError(f"{each.path} in {each.name} is damaged: {each.message}")
             contents[each.key] = each.data
         if contents.keys() != keys:

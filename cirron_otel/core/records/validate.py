@@ -19,7 +19,7 @@ from ...ids import is_id
 from ..spool.paths import parse_name
 from .check import check_value
 from .conform import conforms
-from .findings import Finding, Severity
+from .problems import ReadingProblem, Severity
 from .schema import (
     FROM_USER,
     LISTS,
@@ -312,7 +312,7 @@ RECORDS = {
 _MAX_ERRORS = 100
 
 
-def validate_batch(data: bytes, name: str = "") -> list[Finding]:
+def validate_batch(data: bytes, name: str = "") -> list[ReadingProblem]:
     """Return the errors and notes on a batch; `name` is its file name, if it has one.
 
     At most 100 errors are listed, followed by the number of errors left out. Notes of one kind are
@@ -325,10 +325,10 @@ def validate_batch(data: bytes, name: str = "") -> list[Finding]:
     try:
         value = exactjson.loads(data)
     except InputError as error:
-        return [Finding(name, "not-json", str(error))]
+        return [ReadingProblem(name, "not-json", str(error))]
     problem = check_value(value)
     if problem is not None:
-        return [Finding(name, problem.code, problem.message)]
+        return [ReadingProblem(name, problem.code, problem.message)]
     remarks = list(_check_name(name, value.get("created_ns"), value.get("batch_id")))
     try:
         remarks += _check_batch(value)
@@ -366,13 +366,13 @@ def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
     yield from check_deep(batch, "$")
 
 
-def _summed_up(name: str, remarks: list[Remark]) -> list[Finding]:
+def _summed_up(name: str, remarks: list[Remark]) -> list[ReadingProblem]:
     """Return individual errors up to the limit, and one note of each kind with a count."""
     errors = [remark for remark in remarks if remark.severity == "error"]
     findings = [_finding(name, remark) for remark in errors[:_MAX_ERRORS]]
     if len(errors) > _MAX_ERRORS:
         more = f"{len(errors) - _MAX_ERRORS} more errors in this file"
-        findings.append(Finding(name, "more", more))
+        findings.append(ReadingProblem(name, "more", more))
     notes: dict[tuple[str, str], list[Remark]] = {}
     for remark in remarks:
         if remark.severity == "note":
@@ -385,5 +385,5 @@ def _summed_up(name: str, remarks: list[Remark]) -> list[Finding]:
     return findings
 
 
-def _finding(name: str, remark: Remark) -> Finding:
-    return Finding(name, remark.code, remark.message, remark.severity, remark.path)
+def _finding(name: str, remark: Remark) -> ReadingProblem:
+    return ReadingProblem(name, remark.code, remark.message, remark.severity, remark.path)

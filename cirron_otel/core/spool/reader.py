@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...errors import InputError, RefusedNameError
 from ..records.check import BatchProblem, check_batch
-from ..records.findings import Finding
+from ..records.problems import ReadingProblem
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, checked_name, find_spool
 
 MAX_BATCH_BYTES = 256 * 2**20
@@ -46,7 +46,7 @@ class SpoolReader:
         self,
         path: str | os.PathLike[str],
         *,
-        on_finding: Callable[[Finding], None] | None = None,
+        on_finding: Callable[[ReadingProblem], None] | None = None,
         on_progress: OnProgress | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         only: frozenset[str] | None = None,
@@ -59,7 +59,7 @@ class SpoolReader:
         self.unread: set[str] = set()
         """The names of the files that were skipped; at most 10,000."""
         self.paths: SpoolPaths = find_spool(path)
-        self.findings: list[Finding] = []
+        self.findings: list[ReadingProblem] = []
         self.skipped = 0
         self.max_batch_bytes = max_batch_bytes
         self._on_finding = on_finding
@@ -151,7 +151,7 @@ class SpoolReader:
         self.skipped += 1
         if len(self.unread) < _MAX_COLLECTED:
             self.unread.add(name)
-        finding = Finding(name, problem.code, problem.message)
+        finding = ReadingProblem(name, problem.code, problem.message)
         if self._on_finding is not None:
             self._on_finding(finding)
         elif len(self.findings) < _MAX_COLLECTED:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from ...errors import UsageError
+from ..present.divergence_text import comparison_lines, divergence_lines
+from ..present.formatting import printable
 from . import output
-from .divergence_text import comparison_lines, divergence_lines
 from .sources import as_spool, shown_source
-from .text import printable
 
 if TYPE_CHECKING:
     from ...core.analysis.divergence.live import LiveComparison

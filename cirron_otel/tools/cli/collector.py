@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ...errors import UsageError
+from ..present.formatting import printable
 from . import output
-from .text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ import click
 from ...errors import UsageError
 from ..convert import tables
 from ..convert.progress import BYTES
+from ..present.formatting import count, printable, size
 from . import output
 from .parameters import (
     FormatChoice,
@@ -24,7 +25,6 @@ from .parameters import (
     signal_option,
 )
 from .progress import progress
-from .text import count, printable, size
 
 if TYPE_CHECKING:
     from ..convert.report import Report

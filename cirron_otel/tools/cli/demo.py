@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import EndpointError, InputError, TargetError
+from ..present.formatting import count, duration, printable, size
+from ..present.tables import breakdown_table
 from . import demo_targets, output, training
 from .folding import fold, folded_trees
 from .parameters import json_option
-from .tables import breakdown_table
-from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown

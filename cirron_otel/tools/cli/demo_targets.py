@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ...collector.service.extra import is_installed
 from ...core.state_database import open_database
 from ...errors import CirronOtelError, UsageError
+from ..present.formatting import added, count, duration, printable
 from .embedded import Embedded, EmbeddedError
-from .text import added, count, duration, printable
 
 if TYPE_CHECKING:
     from ..convert.report import ExportReport

@@ -16,6 +16,7 @@ import click
 
 from ...errors import CirronOtelError, TargetError, UsageError
 from ..convert.tables import STANDARD
+from ..present.formatting import count, printable
 from . import output
 from .dgrr_traces import (
     CheckedTrace,
@@ -30,7 +31,6 @@ from .dgrr_traces import (
     write_trace,
 )
 from .parameters import json_option
-from .text import count, printable
 
 if TYPE_CHECKING:
     from ...core.importers.dgrr.comparing import FieldDifference

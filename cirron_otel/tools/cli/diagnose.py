@@ -30,7 +30,7 @@ from .sources import as_spool, shown_source
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
-    from ...core.records.findings import Finding as ReadingProblem
+    from ...core.records.problems import ReadingProblem
     from ...core.run.findings.thresholds import Limits
     from ..present.document import Document
 

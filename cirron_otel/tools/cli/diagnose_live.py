@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.durations import SECOND_NS
 from ...errors import UsageError
+from ..present.formatting import clock_time, printable
 from . import output
 from .diagnose_text import verdict_lines
 from .sources import shown_source
-from .text import clock_time, printable
 
 if TYPE_CHECKING:
     from ...core.analysis.verdicts.live import Change, LiveRun

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..present.formatting import count, duration, printable, rank_list, wrapped
+from ..present.tables import rows_table
 from . import output
-from .tables import rows_table
-from .text import count, duration, printable, rank_list, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...core.analysis.verdicts.thresholds import Thresholds
     from ...core.analysis.verdicts.verdict import Verdict
     from ...core.engines.source import OpenedTables
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
 
 
 _SEVERITIES = {"warning": "warn", "critical": "crit", "failure": "crit"}
@@ -45,7 +45,7 @@ class _DiagnosedSource(NamedTuple):
     """The wanted runs of a source."""
 
     runs: list[DiagnosedRun]
-    findings: list[Finding]
+    findings: list[ReadingProblem]
     code: int
     """The exit code for problems of the source, 0 or 1."""
 

@@ -12,15 +12,15 @@ import click
 
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
+from ..present.divergence_text import comparison_lines, gap_texts
+from ..present.formatting import count, duration, of_ranks, printable, value_text, wrapped
+from ..present.tables import rows_table
 from . import output
 from .diagnose import FAILED_VERDICT
-from .divergence_text import comparison_lines, gap_texts
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option
 from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
-from .tables import rows_table
-from .text import count, duration, of_ranks, printable, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.comparison import StepChange
     from ...core.engines.source import OpenedTables
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
     from ...core.run.compared_run import ComparedRun, LastValue
 
 
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
     chosen: ChosenRun
     digests: RunDigests | None
     """None for a run without digests."""
-    findings: list[Finding]
+    findings: list[ReadingProblem]
     code: int
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import EndpointError
+from ..present.formatting import count, printable
 from . import output
 from .parameters import json_option
-from .text import count, printable
 
 if TYPE_CHECKING:
     from ..doctor import Check

@@ -20,7 +20,7 @@ from .sources import OpenedSource, shown_source
 
 if TYPE_CHECKING:
     from ...core.engines.source import Connect, OpenedTables
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
     from ...core.spool.reader import SpoolReader
     from ..convert.formats import PathSpec
 
@@ -77,7 +77,7 @@ class EngineResult(Generic[T]):
     """The reader of the spool; None for columnar tables."""
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[ReadingProblem]:
         """The files of a spool that cannot be read."""
         return [] if self._reader is None else list(self._reader.findings)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..convert.progress import BYTES
+from ..present.formatting import added, count, size
 from . import output, signals
 from .convert import counts
 from .parameters import (
@@ -23,7 +24,6 @@ from .parameters import (
     signal_option,
 )
 from .progress import progress
-from .text import added, count, size
 
 if TYPE_CHECKING:
     from ..convert.report import ExportReport

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .text import duration
+from ..present.formatting import duration
 
 if TYPE_CHECKING:
     from ..present.document import Document

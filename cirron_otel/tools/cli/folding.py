@@ -14,7 +14,16 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .text import Marks, appendix, count, duration, failure, is_listed, local_moment, printable
+from ..present.formatting import (
+    Marks,
+    appendix,
+    count,
+    duration,
+    failure,
+    is_listed,
+    local_moment,
+    printable,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import TargetError
-from .text import printable
+from ..present.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
     from ..convert.report import Report
 
 _PREFIX = "cirron-otel: "
@@ -152,7 +152,7 @@ def error(text: str) -> None:
     message(f"error: {text}")
 
 
-def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
+def skipped(findings: Sequence[ReadingProblem], count: int | None = None) -> None:
     """Report skipped items: the first ones, one per line, and the total number, `count`."""
     total = len(findings) if count is None else count
     for finding in findings[:_MAX_LISTED]:

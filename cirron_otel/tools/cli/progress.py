@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 
 from ...core.durations import SECOND_NS
 from ..convert.progress import BATCHES, BYTES
+from ..present.formatting import duration, size
 from . import output
-from .text import duration, size
 
 T = TypeVar("T")
 

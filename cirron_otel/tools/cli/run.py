@@ -23,9 +23,9 @@ import click
 
 from ...errors import CirronOtelError
 from ...sdk.session.redaction import redacted
+from ..present.formatting import count, duration, printable
 from . import output, signals
 from .child import BY_SIGNAL, Child, NotStartedError, signals_held
-from .text import count, duration, printable
 
 if TYPE_CHECKING:
     from ...core.config.resolve import Resolved

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..present.formatting import WIDTH, count, printable
 from . import output
-from .text import WIDTH, count, printable
 
 if TYPE_CHECKING:
     from ...core.run.run import Run

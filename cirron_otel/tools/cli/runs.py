@@ -13,11 +13,11 @@ import click
 
 from ...core.analysis.runs import HEADS, MOST_LISTED
 from ...ids import SHORT_ID_DIGITS
+from ..present.formatting import count, duration, local_moment, numbers, printable
+from ..present.tables import rows_table
 from . import output
 from .parameters import json_option, spool_argument
 from .runs_report import report
-from .tables import rows_table
-from .text import count, duration, local_moment, numbers, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -18,12 +18,12 @@ from ...core.analysis.run_keys import KEYS
 from ...core.moments import parse_moment
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
+from ..present.formatting import count, duration, local_moment, printable
+from ..present.tables import rows_table
 from . import output
 from .parameters import PlacesCommand, from_option, json_option
 from .progress import ShownProgress, progress
 from .sources import as_spool, shown_source
-from .tables import rows_table
-from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -187,11 +187,13 @@ class _Sources:
         self._added += 1
 
     def _report(self, place: str, error: CirronOtelError) -> None:
-        from ...core.records.findings import Finding
+        from ...core.records.problems import ReadingProblem
 
         self._first_error = self._first_error or error
         self._catalogue.skipped += 1
-        self._catalogue.findings.append(Finding(shown_source(place), "unreadable", str(error)))
+        self._catalogue.findings.append(
+            ReadingProblem(shown_source(place), "unreadable", str(error))
+        )
 
 
 def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:

@@ -14,7 +14,7 @@ from . import output
 from .progress import progress
 
 if TYPE_CHECKING:
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
     from ...core.spool.reader import SpoolReader
     from ..convert.report import Report
 
@@ -27,7 +27,7 @@ class OpenedSource:
     converted: Report | None = None
     """The report of the conversion; None if none was necessary."""
 
-    def findings(self, *readers: SpoolReader) -> list[Finding]:
+    def findings(self, *readers: SpoolReader) -> list[ReadingProblem]:
         """Return the skipped items; call it after the `readers` have read the spool."""
         return [*(self.converted.skipped if self.converted is not None else ()), *_each(readers)]
 
@@ -48,7 +48,7 @@ class OpenedSource:
         return 1 if skipped or (self.converted is not None and self.converted.exit_code) else 0
 
 
-def _each(readers: Iterable[SpoolReader]) -> list[Finding]:
+def _each(readers: Iterable[SpoolReader]) -> list[ReadingProblem]:
     """Return the findings of readers of one spool, each once."""
     return list(dict.fromkeys(each for reader in readers for each in reader.findings))
 

@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
+from ..present.formatting import (
+    count,
+    duration,
+    local_moment,
+    numbers,
+    printable,
+    reason,
+    size,
+    wrapped,
+)
 from . import output, signals
 from .convert import counts
 from .parameters import json_option, spool_argument
 from .spool_dead_letters import dead_letters
 from .spool_prune import prune
 from .spool_show import show
-from .text import count, duration, local_moment, numbers, printable, reason, size, wrapped
 
 if TYPE_CHECKING:
     from ...core.analysis.summary import SessionSummary
@@ -250,7 +259,7 @@ def verify(directory: str, as_json: bool) -> int:
 
     reader = SpoolReader(directory)
     errors = notes = 0
-    findings: list[Finding] = []
+    findings: list[ReadingProblem] = []
     for finding in verify_spool(reader):
         if finding.severity == "error":
             errors += 1

@@ -11,9 +11,9 @@ import click
 
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
+from ..present.formatting import count, local_moment, printable
 from . import output
 from .parameters import json_option
-from .text import count, local_moment, printable
 
 if TYPE_CHECKING:
     from ...core.spool.dead_letters import DeadLetter

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from ...errors import UsageError
+from ..present.formatting import count, printable, size
 from . import output
 from .parameters import age_in_ns, json_option, size_in_bytes, spool_argument
 from .pruning import PrunePlan, Removal, plan, remove
-from .text import count, printable, size
 
 
 @click.command(short_help="Drop the oldest batches.")

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..present.formatting import (
+    appendix,
+    count,
+    duration,
+    failure,
+    local_moment,
+    marks_of,
+    printable,
+)
 from . import output
 from .parameters import json_option, run_option, spool_argument
 from .progress import progress
 from .runs import chosen_run
-from .text import appendix, count, duration, failure, local_moment, marks_of, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -15,16 +15,16 @@ import click
 
 from ...errors import InputError
 from ..convert.tables import STANDARD
+from ..present.formatting import count, duration, local_moment, printable
+from ..present.tables import rows_table
 from . import output
 from .parameters import json_option
-from .tables import rows_table
-from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from ...core.importers.stormlog.annotations import Annotation
     from ...core.importers.stormlog.ledger import CaptureSession
     from ...core.importers.stormlog.session_timelines import SessionTimeline
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ def _is_spool(path: str) -> bool:
         return False
 
 
-def _ignore(finding: Finding) -> None:
+def _ignore(finding: ReadingProblem) -> None:
     """Ignore a finding of a pass; the conversion has reported it."""
 
 
@@ -211,7 +211,7 @@ def verify(path: str, as_json: bool) -> int:
     from ...core.importers.stormlog.strict import verify_recording
 
     errors = notes = 0
-    listed: list[Finding] = []
+    listed: list[ReadingProblem] = []
     findings = _Findings()
     with _local(path, findings) as place:
         for finding in chain(findings.listed, verify_recording(place.path)):
@@ -242,10 +242,10 @@ class _Findings:
     """The findings of a pass: the first ones, and their number."""
 
     def __init__(self) -> None:
-        self.listed: list[Finding] = []
+        self.listed: list[ReadingProblem] = []
         self._count = 0
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: ReadingProblem) -> None:
         self._count += 1
         if len(self.listed) < _MAX_IN_DOCUMENT:
             self.listed.append(finding)

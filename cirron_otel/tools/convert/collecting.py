@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ... import exactjson
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...errors import InputError, TargetError
 from .report import Report
 from .targets import TargetWriter
@@ -33,7 +33,7 @@ class CollectingTarget(TargetWriter):
         try:
             self._collector.add(exactjson.loads(data))
         except InputError as error:
-            self._report.skip(Finding(name, "not-written", str(error)))
+            self._report.skip(ReadingProblem(name, "not-written", str(error)))
 
 
 @contextlib.contextmanager

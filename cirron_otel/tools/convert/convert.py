@@ -14,7 +14,7 @@ from ...core.analysis.run_selection import ALL, choose_run
 from ...core.otlp.formats import Encoding
 from ...core.otlp.json_metrics import metrics_to_json
 from ...core.otlp.wire import encode_varint
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from ...core.targets.otlp.config import Signal, default_service_name
 from ...core.translator.codec import Encoded
@@ -150,9 +150,11 @@ def _convert_metrics(request: ConvertRequest, progress: Progress | None) -> Repo
     return report
 
 
-def no_samples(source: str, consequence: str) -> Finding:
+def no_samples(source: str, consequence: str) -> ReadingProblem:
     """Return the finding about a source without a memory sample, or with none selected."""
-    return Finding(source, "no-samples", f"no memory sample to make points of: {consequence}")
+    return ReadingProblem(
+        source, "no-samples", f"no memory sample to make points of: {consequence}"
+    )
 
 
 def _metrics_framed(message: MetricsData, place: PathSpec) -> bytes:
@@ -199,7 +201,7 @@ def _from_spool(
                 first = next(items, None)
                 if first is None:
                     what = f"no record matches --select: {request.target} is unchanged"
-                    report.skip(Finding(request.source, "nothing-selected", what))
+                    report.skip(ReadingProblem(request.source, "nothing-selected", what))
                     return
                 items = itertools.chain((first,), items)
             with target.open(place, report, request.limits) as writer:
@@ -255,7 +257,7 @@ def _transcode(
             parts = list(framed(data, limit, is_json=is_json, traces=traces))
         except MessageTooLongError as error:
             where = str(message.position)
-            report.skip(Finding(request.source, "too-large", str(error), path=where))
+            report.skip(ReadingProblem(request.source, "too-large", str(error), path=where))
             continue
         writer.write_messages(framed_data for framed_data, _ in parts)
         for _, losses in parts:

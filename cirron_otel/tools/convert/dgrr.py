@@ -13,7 +13,7 @@ from ...core.importers.dgrr.importing import TraceImport
 from ...core.importers.dgrr.layout import TraceFinding, require_trace
 from ...core.importers.dgrr.restoring import CollectedTrace
 from ...core.placement.joined_steps import JoinedSteps
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder
 from .collecting import CollectingTarget, temporary_databases
@@ -54,7 +54,9 @@ class TraceSource(BatchSource):
             def on_finding(finding: TraceFinding) -> None:
                 if not finding.is_note:
                     where = "" if finding.record is None else f"record {finding.record}"
-                    report.skip(Finding(self._shown, finding.check, finding.message, path=where))
+                    report.skip(
+                        ReadingProblem(self._shown, finding.check, finding.message, path=where)
+                    )
 
             steps = None
             if self._join is not None:
@@ -71,7 +73,7 @@ class TraceSource(BatchSource):
             report.bytes_read += trace.size
             if recording.unplaced:
                 found = f"{recording.unplaced} records have no step in {self._join}"
-                report.skip(Finding(self._shown, "no-step", f"{found}: kept on a session"))
+                report.skip(ReadingProblem(self._shown, "no-step", f"{found}: kept on a session"))
 
 
 @contextlib.contextmanager

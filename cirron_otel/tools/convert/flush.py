@@ -16,7 +16,7 @@ from ...core.delivery.errors import StoppedError
 from ...core.delivery.follow import Follower, unsent
 from ...core.delivery.follow_work import FollowOptions
 from ...core.delivery.foreground import ForegroundDelivery
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.ledger import by_owner
 from ...core.spool.owner import known_owners
 from ...core.spool.paths import SpoolPaths
@@ -112,9 +112,9 @@ def _flush_cirron(
     target: CirronTarget, paths: SpoolPaths, report: TargetReport, terms: _Terms
 ) -> None:
     """Send unconverted batches and snapshot files that the Cirron platform has not received."""
-    broken: dict[str, Finding] = {}
+    broken: dict[str, ReadingProblem] = {}
 
-    def note_broken(finding: Finding) -> None:
+    def note_broken(finding: ReadingProblem) -> None:
         if finding.code != "torn":
             broken.setdefault(finding.name, finding)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from ...core.columns.extra import require
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...errors import InputError, TargetError, UsageError
 from .formats import PathSpec
 from .messages import SizeLimits
@@ -48,7 +48,7 @@ class IcebergSource(BatchSource):
 
 def _undamaged(reader: IcebergReader, report: Report) -> Iterator[StoredBatch]:
     for batch in reader.batches():
-        if isinstance(batch, Finding):
+        if isinstance(batch, ReadingProblem):
             report.skip(batch)
         else:
             yield batch

@@ -18,8 +18,8 @@ from ...core.analysis.run_selection import choose_run
 from ...core.placement.batch_outline import read_outline
 from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
-from ...core.records.findings import Finding
 from ...core.records.memory_points import memory_points
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from ...core.translator.header import resource_attributes
 from ...core.translator.metric_messages import MetricOrigin, MetricsBuilder
@@ -196,7 +196,7 @@ class MetricSource:
             yield
 
 
-def _reported_later(_: Finding) -> None:
+def _reported_later(_: ReadingProblem) -> None:
     """Ignore a problem that the last pass over the same files finds again."""
 
 

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ...core.otlp.files import Message
 from ...core.records.canonical import batch_bytes
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.temporary import temporary_folder, writing_temporary_files
 from ...core.translator.own.decode import Decoded
 from ...core.translator.translate import FromOtlp
@@ -146,7 +146,7 @@ class OtlpSource(BatchSource):
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             problem = f"cannot be translated, please report it: {what}"
             where = str(message.position)
-            report.skip(Finding(self._place.path, "untranslatable", problem, path=where))
+            report.skip(ReadingProblem(self._place.path, "untranslatable", problem, path=where))
 
 
 def _batches_of(
@@ -178,7 +178,7 @@ def _checked(decoded: Decoded, report: Report) -> NamedBatch:
         report.incomplete.append(line)
     if decoded.namesake is not None:
         what = f"another batch has this name but different content: stored as {decoded.name}"
-        report.skip(Finding(decoded.namesake, "namesake", what))
+        report.skip(ReadingProblem(decoded.namesake, "namesake", what))
     report.lose([f"{_ADDED}: {key!a}" for key in decoded.dropped])
     counts = (
         len(records) if isinstance(records := decoded.batch.get(key), list) else 0
@@ -197,5 +197,5 @@ def _parsed(message: Message, report: Report, place: PathSpec) -> TracesData | N
         problem = "not a TracesData message in protobuf"
     if problem is None:
         return traces
-    report.skip(Finding(place.path, "unreadable", problem, path=str(message.position)))
+    report.skip(ReadingProblem(place.path, "unreadable", problem, path=str(message.position)))
     return None

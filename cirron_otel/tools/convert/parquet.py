@@ -12,7 +12,7 @@ from ...core.columns.extra import require
 from ...core.columns.layout import RUN_PREFIX, SUFFIX
 from ...core.columns.schema import BATCHES
 from ...core.records.check import check_batch
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.translator.codec import Encoded
 from ...errors import InputError, TargetError, UsageError
 from .formats import PathSpec
@@ -66,14 +66,16 @@ class ParquetSource(BatchSource):
             for group in new:
                 try:
                     for batch in reader.batches(group):
-                        if isinstance(batch, Finding):
+                        if isinstance(batch, ReadingProblem):
                             report.skip(batch)
                         elif (key := bytes.fromhex(batch.key)) not in keys:
                             keys.add(key)
                             yield batch
                 except InputError as error:
                     if reader.counts(group):
-                        report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
+                        report.skip(
+                            ReadingProblem(self._path, "unreadable", str(error), path=group.path)
+                        )
 
 
 def named_batches(
@@ -87,7 +89,7 @@ def named_batches(
     for batch in stored:
         problem = check_batch(batch.data)
         if problem is not None:
-            report.skip(Finding(shown, problem.code, problem.message, path=batch.name))
+            report.skip(ReadingProblem(shown, problem.code, problem.message, path=batch.name))
             continue
         name = batch.name
         if hash(name) in names:
@@ -124,7 +126,7 @@ class ParquetTarget(TargetWriter):
         try:
             rows = arrow_rows(rows_of(name, data))
         except InputError as error:
-            self._report.skip(Finding(name, "not-written", str(error)))
+            self._report.skip(ReadingProblem(name, "not-written", str(error)))
         else:
             self._add(rows)
 

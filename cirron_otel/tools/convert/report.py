@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...core.delivery.delivery_stats import ExportStats
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 
 _MAX_KEPT = 10_000
 _OTHER_LOSSES = "other losses"
@@ -58,7 +58,7 @@ class Report:
     """Batches that the target already contained."""
     duplicates: int = 0
     """Records that arrived more than once, and were stored once."""
-    skipped: list[Finding] = field(default_factory=list)
+    skipped: list[ReadingProblem] = field(default_factory=list)
     skipped_count: int = 0
     incomplete: list[str] = field(default_factory=list)
     """Batches that are incomplete in the source; the parts that exist are stored."""
@@ -67,7 +67,7 @@ class Report:
     backend: BackendReport | None = None
     """The report about the trace backend, if that is the source."""
 
-    def skip(self, finding: Finding) -> None:
+    def skip(self, finding: ReadingProblem) -> None:
         """Add a finding about something that was skipped or refused."""
         self.skipped_count += 1
         if len(self.skipped) < _MAX_KEPT:

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ...core.otlp.files import Message, read_messages
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import MAX_BATCH_BYTES, SpoolReader
 from ...core.spool.writer import name_of
 from ...core.temporary import temporary_folder, writing_temporary_files
@@ -224,7 +224,7 @@ def messages_of(
     """
 
     def on_error(position: int, problem: str) -> None:
-        report.skip(Finding(place.path, "unreadable", problem, path=str(position)))
+        report.skip(ReadingProblem(place.path, "unreadable", problem, path=str(position)))
 
     # The size of a pipe is 0, and it has no position.
     total = None if place.path == STANDARD else size_of(Path(place.path)) or None

@@ -11,7 +11,7 @@ from ...core.importers.stormlog.importing import StormlogImport
 from ...core.importers.stormlog.writing import StormlogWriter
 from ...core.otlp.replacing import replacing
 from ...core.placement.joined_scopes import ScopeTimes
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.temporary import temporary_folder
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
@@ -100,7 +100,7 @@ def open_target(
         ]
         for session in writer.without_samples:
             message = "not written: the session has no sample of its memory"
-            report.skip(Finding(session, "no-samples", message))
+            report.skip(ReadingProblem(session, "no-samples", message))
 
 
 def _write(writer: StormlogWriter, place: PathSpec) -> None:

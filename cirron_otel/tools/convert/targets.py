@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from ...core.otlp.files import TracesWriter
 from ...core.otlp.replacing import replacing
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import stored_batch
 from ...core.spool.writer import SpoolWriter
 from ...core.translator.codec import Encoded
@@ -79,7 +79,7 @@ class SpoolTarget(TargetWriter):
         try:
             written = self._writer.write(data, name)
         except RefusedNameError as error:
-            report.skip(Finding(name, "refused", str(error)))
+            report.skip(ReadingProblem(name, "refused", str(error)))
             return
         if written.is_new:
             report.written += 1
@@ -156,7 +156,9 @@ def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
     if len(data) <= max_bytes:
         return True
     report.skip(
-        Finding(name, "too-large", f"longer than {max_bytes} bytes, the maximum that is read")
+        ReadingProblem(
+            name, "too-large", f"longer than {max_bytes} bytes, the maximum that is read"
+        )
     )
     return False
 

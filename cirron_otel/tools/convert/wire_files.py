@@ -14,7 +14,7 @@ from ...core.otlp.files import TracesWriter
 from ...core.otlp.wire import encode_varint
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import check_batch
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.paths import checked_name
 from ...core.translator.own.assembly import content_name
 from ...core.translator.own.batch_fields import file_name
@@ -51,11 +51,11 @@ class WireTarget(TargetWriter):
             message = traces.SerializeToString()
             _check_density(traces, len(message))
         except InputError as error:
-            report.skip(Finding(name, "untranslatable", str(error)))
+            report.skip(ReadingProblem(name, "untranslatable", str(error)))
             return
         if len(message) > self._most:
             what = f"longer than {self._most} bytes, the maximum that is read"
-            report.skip(Finding(name, "too-large", what))
+            report.skip(ReadingProblem(name, "too-large", what))
             return
         if name != _name_of(batch):
             report.lose([f"{_FILE_NAME}: {name!a}"])
@@ -101,14 +101,14 @@ class WireSource(BatchSource):
                         raise InputError(problem.message)
                 except InputError as error:
                     where = str(message.position)
-                    report.skip(Finding(path, "unreadable", str(error), path=where))
+                    report.skip(ReadingProblem(path, "unreadable", str(error), path=where))
                     continue
                 count += 1
                 yield NamedBatch(_name_of(batch), data)
         except InputError as error:
             if not count:
                 raise
-            report.skip(Finding(path, "unreadable", f"{error}; {count} batches precede it"))
+            report.skip(ReadingProblem(path, "unreadable", f"{error}; {count} batches precede it"))
         if report.skipped and not count:
             raise InputError(f"{path} contains no batch: {report.skipped[0].message}")
 

@@ -23,7 +23,7 @@ from ...core.placement.batch_outline import read_outline
 from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import check_batch
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
 from ...core.translator.codec import Encoded, NoBatchError, encode, pushable
@@ -68,7 +68,7 @@ class Chunk:
     """The results of encoding some files."""
 
     encoded: list[Encoded]
-    findings: list[Finding]
+    findings: list[ReadingProblem]
 
 
 class Encoder:
@@ -79,7 +79,7 @@ class Encoder:
         self._job = job
         self._index = index or SessionIndex(job.index_path)
         self._selector = Selector(job.selection or Selection(), self._index)
-        self._findings: list[Finding] = []
+        self._findings: list[ReadingProblem] = []
         self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
         self._stored: StoredKeys | None = None
 
@@ -96,18 +96,18 @@ class Encoder:
         try:
             return self._encode(name, file.data)
         except NoBatchError as error:
-            self._findings.append(Finding(name, error.problem.code, error.problem.message))
+            self._findings.append(ReadingProblem(name, error.problem.code, error.problem.message))
             return None
         except MessageTooLongError as error:
-            self._findings.append(Finding(name, "too-large", str(error)))
+            self._findings.append(ReadingProblem(name, "too-large", str(error)))
         except (sqlite3.Error, OSError):
             raise  # the index failed; no batch can be translated without it
         except (CirronOtelError, RecursionError) as error:
-            self._findings.append(Finding(name, "untranslatable", str(error)))
+            self._findings.append(ReadingProblem(name, "untranslatable", str(error)))
         except Exception as error:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             message = f"cannot be translated, please report it: {what}"
-            self._findings.append(Finding(name, "untranslatable", message))
+            self._findings.append(ReadingProblem(name, "untranslatable", message))
         return None
 
     def _encode(self, name: str, data: bytes) -> Encoded | None:
@@ -115,7 +115,7 @@ class Encoder:
         has_batches = job.output in (CIRRON, COLUMNS)
         problem = check_batch(data) if job.selection or has_batches else None
         if problem is not None:
-            self._findings.append(Finding(name, problem.code, problem.message))
+            self._findings.append(ReadingProblem(name, problem.code, problem.message))
             return None
         if job.selection:
             chosen = self._selector.apply(exactjson.loads(data))
@@ -160,7 +160,9 @@ class Encoder:
             raise MessageTooLongError(limit)  # its parts would become several batches
         losses = {loss for _, part_losses in parts for loss in part_losses}
         for loss in sorted(losses):
-            self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
+            self._findings.append(
+                ReadingProblem(name, "json-loss", f"{loss}: write .binpb instead")
+            )
         return encoded._replace(data=b"".join(data for data, _ in parts), messages=len(parts))
 
 

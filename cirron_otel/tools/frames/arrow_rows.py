@@ -12,7 +12,7 @@ from ...core.analysis.session_columns import TableColumn
 from ...core.columns.arrow import record_batch, schema_of
 from ...core.columns.batch_rows import rows_of
 from ...core.columns.schema import SPANS, TIME_OF_TABLE
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import BatchFile
 from ...errors import InputError
 
@@ -48,7 +48,7 @@ Owner = Callable[[str, Any], tuple[str | None, str | None]]
 def table_of_records(
     name: str,
     batches: Iterable[BatchFile],
-    on_finding: Callable[[Finding], None],
+    on_finding: Callable[[ReadingProblem], None],
     owner: Owner,
 ) -> pa.Table:
     """Return the rows of a table of docs/columns.md in order of time, those without a time last.
@@ -60,7 +60,7 @@ def table_of_records(
         try:
             rows = rows_of(batch.name, batch.data)
         except InputError as error:
-            on_finding(Finding(batch.name, "unreadable", str(error)))
+            on_finding(ReadingProblem(batch.name, "unreadable", str(error)))
         else:
             columns = rows.tables[name]
             _complete(columns, columns["id" if name == SPANS else "span_id"], batch.name, owner)

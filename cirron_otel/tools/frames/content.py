@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...core.analysis.runs import SpoolRuns
 from ...core.analysis.session_columns import SESSION_COLUMNS, session_rows
 from ...core.analysis.summary import with_processes
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.records.rows import shown
 from ...core.spool.reader import SpoolReader
 
@@ -26,7 +26,7 @@ class RecordingContent:
     """Reads the tables of a spool."""
 
     def __init__(
-        self, reader: SpoolReader, runs: SpoolRuns, findings: list[Finding], shown: str
+        self, reader: SpoolReader, runs: SpoolRuns, findings: list[ReadingProblem], shown: str
     ) -> None:
         """`runs` are those of the reader's batches; problems of `shown` are added to `findings`."""
         self.runs, self.findings, self._shown = runs, findings, shown
@@ -51,10 +51,10 @@ class RecordingContent:
             steps = StepTable(run.recording, runs)
             if steps.left_out:
                 what = f"{steps.left_out} phases and names of marks have no column in the steps"
-                self.findings.append(Finding(self._shown, "left-out", what))
+                self.findings.append(ReadingProblem(self._shown, "left-out", what))
             if steps.without_duration:
                 what = f"steps with damaged times, which have no row: {steps.without_duration}"
-                self.findings.append(Finding(self._shown, "left-out", what))
+                self.findings.append(ReadingProblem(self._shown, "left-out", what))
             yield steps
 
     def sessions(self) -> pa.Table:

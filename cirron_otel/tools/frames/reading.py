@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...core.analysis.run_selection import select_runs
 from ...core.analysis.runs import Run
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from .content import RecordingContent
 from .lazy_table import LazyTable
@@ -45,13 +45,13 @@ def read(
 
     place = os.fspath(source)
     with contextlib.ExitStack() as stack:
-        findings: list[Finding] = []
+        findings: list[ReadingProblem] = []
         directory = place
         if not is_spool(place, source_format):
             directory, report = stack.enter_context(opened_as_spool(place, source_format, run=run))
             findings += report.skipped
-            findings += (Finding(place, "incomplete", text) for text in report.incomplete)
-            findings += (Finding(place, "not-kept", text) for text in report.losses)
+            findings += (ReadingProblem(place, "incomplete", text) for text in report.incomplete)
+            findings += (ReadingProblem(place, "not-kept", text) for text in report.losses)
         reader = SpoolReader(directory)
         runs = select_runs(reader, run)
         findings += reader.findings
@@ -81,7 +81,7 @@ class Recording:
         self._tables: dict[str, LazyTable] = {}
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[ReadingProblem]:
         """The batches that cannot be read, and other data that is incomplete or has no column."""
         return self._content.findings
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ...core.analysis.run_selection import select_runs
 from ...core.columns.extra import require
-from ...core.records.findings import Finding
+from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder, writing_temporary_files
 from ...errors import TargetError
@@ -62,7 +62,7 @@ def _open(
         with writing_temporary_files():
             (folder / "spool").mkdir(exist_ok=True)
         reader = SpoolReader(folder)
-        findings: list[Finding] = []
+        findings: list[ReadingProblem] = []
         content = RecordingContent(reader, select_runs(reader, None), findings, place.path)
         with content.step_table() as steps:
             if steps.count:
@@ -73,7 +73,7 @@ def _open(
                 report.written += 1
             else:
                 what = f"no step: {place.path} is unchanged"
-                report.skip(Finding(place.path, "no-steps", what))
+                report.skip(ReadingProblem(place.path, "no-steps", what))
         for finding in findings:
             report.skip(finding)
 

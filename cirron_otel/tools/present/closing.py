@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..cli.text import WIDTH, duration, printable
 from .findings_text import finding_parts
+from .formatting import WIDTH, duration, printable
 from .head import conclusion_parts, fact_lines, unit_name
 from .sparkline import sparkline
 

@@ -14,7 +14,7 @@ from .unit_figures import phase_rows, scope_rows, unit_figures
 
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
-    from ...core.records.findings import Finding as ReadingProblem
+    from ...core.records.problems import ReadingProblem
     from ...core.run.findings.thresholds import Limits
     from ...core.run.run import Run
     from ...core.spool.paths import SpoolPaths
@@ -84,13 +84,13 @@ def document_of_run(
 
 def add_skipped(document: Document, skipped: Sequence[ReadingProblem]) -> None:
     """Add to a document the records that could not be read or were dropped while recording."""
-    from ...core.records.findings import Finding
+    from ...core.records.problems import ReadingProblem
 
     document.skipped += skipped
     for each in document.figures.drops:
         rank = "" if each.rank is None else f" by rank {each.rank}"
         text = f"{each.count:,} {each.reason} dropped while recording{rank}"
-        document.skipped.append(Finding("", "dropped", text))
+        document.skipped.append(ReadingProblem("", "dropped", text))
 
 
 def _open_scopes(paths: SpoolPaths, names: Iterable[str | None]) -> list[OpenScope]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.summary import SessionSummary
-    from ...core.records.findings import Finding as ReadingProblem
+    from ...core.records.problems import ReadingProblem
     from ...core.run.findings.facts import State
     from .ledger_rows import LedgerRows
 

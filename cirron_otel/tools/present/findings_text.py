@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ..cli.text import duration, numbers, plural, printable, wrapped
+from .formatting import duration, numbers, plural, printable, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text

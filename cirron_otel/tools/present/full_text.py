@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ...core.analysis.metrics import LOSSES
-from ..cli.divergence_text import replica_lines
-from ..cli.memory_text import memory_lines
-from ..cli.tables import rows_table
-from ..cli.text import (
+from .divergence_text import replica_lines
+from .formatting import (
     cause,
     clock_time,
     duration,
@@ -21,6 +19,8 @@ from ..cli.text import (
     wrapped,
 )
 from .head import not_assessed_lines, unit_name
+from .memory_text import memory_lines
+from .tables import rows_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ..cli.text import clock_time, count, duration, local_moment, of_ranks, printable, wrapped
 from .findings_text import finding_parts, severity_word, styled_lines
+from .formatting import clock_time, count, duration, local_moment, of_ranks, printable, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.run.accounts import ACCOUNTS
-from ..cli.text import plural
+from .formatting import plural
 
 if TYPE_CHECKING:
     from ...core.run.figures.ledger import Ledger

@@ -8,12 +8,12 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from ..cli.tables import rows_table
-from ..cli.text import WIDTH, count, duration, plural, printable, wrapped
 from .findings_text import per_rank
+from .formatting import WIDTH, count, duration, plural, printable, wrapped
 from .full_text import full_parts
 from .head import head_parts, unit_name
 from .ledger_rows import AccountRow, LedgerRows, account_name, percentages
+from .tables import rows_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

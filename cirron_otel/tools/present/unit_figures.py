@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, Phase
-    from ...core.analysis.rank_report import RankReport
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger

@@ -12,7 +12,7 @@ from cirron_otel.collector.service import otlp_sender
 from cirron_otel.collector.service.exporter_options import OtlpExporter
 from cirron_otel.collector.service.metrics import EXPORT_REJECTED_SPANS, Registry
 from cirron_otel.collector.service.otlp_sender import OtlpSender
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.core.spool.dead_letters import dead_letters
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.state import make_state
@@ -91,9 +91,9 @@ def test_every_evicted_batch_is_counted(tmp_path: Path) -> None:
     at_work = OtlpSender(paths, OtlpExporter(endpoint=""), OtlpConfig(), lambda _: (), Registry())
     at_work.end(10.0)
     for number in range(5):
-        at_work._stats.skip(Finding(f"{number}.json", "evicted", "gone"))
+        at_work._stats.skip(ReadingProblem(f"{number}.json", "evicted", "gone"))
         assert at_work.progress().evicted == number + 1
-    at_work._stats.skip(Finding("5.json", "not-json", "damaged"))
+    at_work._stats.skip(ReadingProblem("5.json", "not-json", "damaged"))
     assert [at_work.lacks("5.json"), at_work.lacks("6.json")] == [False, True]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.core.spool import reader
 from cirron_otel.core.spool.reader import SpoolReader, read_batch
 from cirron_otel.core.spool.writer import SpoolWriter
@@ -87,7 +87,7 @@ def test_files_that_are_not_batches_are_reported_and_skipped(messy: Path) -> Non
 
 
 def test_findings_go_to_the_callback(messy: Path) -> None:
-    found: list[Finding] = []
+    found: list[ReadingProblem] = []
     spool = SpoolReader(messy, on_finding=found.append)
     assert len(list(spool)) == 2
     assert {finding.name: finding.code for finding in found} == FOUND

@@ -10,7 +10,7 @@ import pytest
 
 from cirron_otel.core.analysis import verify
 from cirron_otel.core.analysis.verify import verify_spool
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from tests.kit.spools.made import (
@@ -31,7 +31,7 @@ def spool_of(root: Path, *batches: dict[str, Any]) -> Path:
     return root
 
 
-def verified(root: Path) -> list[Finding]:
+def verified(root: Path) -> list[ReadingProblem]:
     return list(verify_spool(SpoolReader(root)))
 
 

@@ -45,7 +45,7 @@ PRELOADED = (
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
     "cirron_otel.tools.cli",
-    "cirron_otel.tools.cli.memory_text",
+    "cirron_otel.tools.present.memory_text",
     "cirron_otel.tools.cli.page.document",
     "cirron_otel.tools.cli.pager",
     "cirron_otel.tools.cli.report_text",

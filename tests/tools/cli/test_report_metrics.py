@@ -12,7 +12,7 @@ from cirron_otel.core.analysis.metrics import losses
 from cirron_otel.core.records.rows import number_of
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run
-from cirron_otel.tools.cli.text import rank_list
+from cirron_otel.tools.present.formatting import rank_list
 from cirron_otel.tools.present.full_text import _by_epoch
 
 

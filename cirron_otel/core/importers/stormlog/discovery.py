@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 
 from .... import exactjson
 from ....errors import InputError
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from .exact import parse_record
 from .manifests import CaptureSummary, entries_of, segment_names, segment_sessions, summary_of
 from .pieces import Piece, array, events_of, has_events, lines, object_end
@@ -26,7 +26,7 @@ Kind = Literal["file", "segment", "sink", "oom", "diagnose"]
 Form = Literal["lines", "array", "events", "document", "timeline"]
 _PRECEDENCE: tuple[Kind, ...] = ("sink", "segment", "file", "diagnose", "oom")
 """The order of recordings: of events that are found twice, the more complete one is first."""
-OnFinding = Callable[[Finding], None]
+OnFinding = Callable[[ReadingProblem], None]
 
 MANIFEST = "manifest.json"
 TIMELINE = "telemetry_timeline.json"
@@ -131,14 +131,14 @@ def _directory(
         shown = prefix + name
         if path.is_symlink():
             if path.suffix in (".json", *_LINES):
-                on_finding(Finding(shown, "link", "is a symbolic link: not followed"))
+                on_finding(ReadingProblem(shown, "link", "is a symbolic link: not followed"))
         elif path.is_dir():
             if depth < _MAX_DEPTH:
                 try:
                     yield from _directory(path, f"{shown}/", on_finding, depth + 1)
                 except OSError as error:
                     reason = error.strerror or error
-                    on_finding(Finding(shown, "unreadable", f"cannot be read: {reason}"))
+                    on_finding(ReadingProblem(shown, "unreadable", f"cannot be read: {reason}"))
         elif recording is None and path.suffix in (".json", *_LINES) and name not in _NOT_EVENTS:
             file = _likely_file(path, shown, on_finding)
             if file is not None:
@@ -152,7 +152,7 @@ def _likely_file(path: Path, shown: str, on_finding: OnFinding) -> Artifact | No
         with open_regular(path) as stream:
             return found if _starts_with_event(stream, found.files[0].form) else None
     except UnreadableFileError as error:
-        on_finding(Finding(shown, "unreadable", str(error)))
+        on_finding(ReadingProblem(shown, "unreadable", str(error)))
         return None
 
 
@@ -236,12 +236,12 @@ def _recording(
     else:
         return None
     if problem is not None:
-        on_finding(Finding(prefix + MANIFEST, "manifest-damaged", problem))
+        on_finding(ReadingProblem(prefix + MANIFEST, "manifest-damaged", problem))
     for number, entry in enumerate(entries_of(manifest or {}, "sessions")):
         if summary_of(entry) is None:
             message = "not a valid session: expected the fields that Stormlog writes; not used"
             place = f"$.sessions[{number}]"
-            on_finding(Finding(prefix + MANIFEST, "manifest-session", message, path=place))
+            on_finding(ReadingProblem(prefix + MANIFEST, "manifest-session", message, path=place))
     used = {source.path for source in sources}
     others = [directory / name for name in names]
     return Artifact(
@@ -271,7 +271,7 @@ def _listed(
             found[name] = None
         elif "/" in name or name in ("", ".", ".."):
             on_finding(
-                Finding(
+                ReadingProblem(
                     prefix + MANIFEST,
                     "outside",
                     f"the segment {name[:200]!a} is not a file of the sink: not opened",

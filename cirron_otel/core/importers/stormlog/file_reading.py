@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from .discovery import Artifact, SourceFile
 from .fast_lines import FastLine
 from .marks import (
@@ -53,10 +53,10 @@ def _read_file(preparation: Preparation, artifact: Artifact, file: SourceFile) -
         with open_regular(file.path, follow=file.follow) as stream:
             reading.read(stream)
     except UnreadableFileError as error:
-        preparation.on_finding(Finding(file.name, "unreadable", str(error)))
+        preparation.on_finding(ReadingProblem(file.name, "unreadable", str(error)))
     except OSError as error:
         reason = error.strerror or error
-        preparation.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
+        preparation.on_finding(ReadingProblem(file.name, "unreadable", f"cannot be read: {reason}"))
     reading.finish()
 
 
@@ -172,9 +172,13 @@ class RecordingFile:
             return
         if event is not None:
             self._preparation.on_finding(
-                Finding(self._file.name, "out-of-range", f"timestamp_ns is {event['timestamp_ns']}:"
-                        " expected less than 2^63", path=record.path)
-            )  # fmt: skip
+                ReadingProblem(
+                    self._file.name,
+                    "out-of-range",
+                    f"timestamp_ns is {event['timestamp_ns']}: expected less than 2^63",
+                    path=record.path,
+                )
+            )
         self._note("texts", [*place, text_json(raw)], len(raw))
 
     def _report(self, piece: Piece) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .... import exactjson
 from ....errors import InputError
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from .events import TelemetryEvent, telemetry_event_to_dict
 from .ledger import SessionLedger
 from .manifests import CaptureSummary
@@ -51,7 +51,7 @@ def load_telemetry_sessions(
     `events_key` is the key of an object's array of events. Damaged records are skipped, and are
     listed in `warnings`. Raises InputError if there is no recording.
     """
-    findings: list[Finding] = []
+    findings: list[ReadingProblem] = []
     reader = StormlogReader(
         path,
         on_finding=findings.append,

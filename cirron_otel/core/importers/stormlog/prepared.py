@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ....errors import InputError
 from ....ids import digest
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
 from .duplicates import SeenEvents
@@ -33,7 +33,7 @@ from .safe_files import read_regular
 from .session_ids import session_hex
 from .sorting import Chunks, SeenIds
 
-OnFinding = Callable[[Finding], None]
+OnFinding = Callable[[ReadingProblem], None]
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
 CHUNK_MEMORY: Final = 32 * 2**20
 """The size of the chunks that are kept in memory, bytes."""
@@ -192,7 +192,7 @@ class Preparation:
         try:
             data = read_regular(path, MAX_DOCUMENT_BYTES)
         except InputError as error:
-            self.on_finding(Finding(name, "not-kept", str(error)))
+            self.on_finding(ReadingProblem(name, "not-kept", str(error)))
             return
         self.bytes_read += len(data)
         self.document(artifact, name, data)
@@ -286,7 +286,7 @@ class Preparation:
             if scope is not None:
                 cue = scope[2]
                 if not self.store.add_boundary(phases, time_ns, kind, scope, self._event_count):
-                    self.on_finding(Finding(new.file.name, "out-of-range", _TOO_LARGE))
+                    self.on_finding(ReadingProblem(new.file.name, "out-of-range", _TOO_LARGE))
         if cue is None and "origin_phase_scope_id" in new.metadata:
             cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
         elif cue is None and "origin_thread_id" in new.metadata:
@@ -341,7 +341,7 @@ class Preparation:
                 if scope is not None:
                     cue = scope[2]
                     if not store.add_boundary(phases, time_ns, kind, scope, number):
-                        self.on_finding(Finding(run.file.name, "out-of-range", _TOO_LARGE))
+                        self.on_finding(ReadingProblem(run.file.name, "out-of-range", _TOO_LARGE))
             group.items.append((time_ns, identity.hex(), text, file, first + at, cue))
             group.size += len(text) + 300
             if len(group.items) >= BATCH_MARKS:

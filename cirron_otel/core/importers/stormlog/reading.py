@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from .discovery import Artifact, OnFinding, SourceFile, discover
 from .duplicates import SeenEvents
 from .events import LEGACY, canonical_event, version_of
@@ -109,10 +109,12 @@ class StormlogReader:
                     for piece in self.cut(file, stream):
                         yield self.record(artifact, file, piece)
             except UnreadableFileError as error:
-                self.on_finding(Finding(file.name, "unreadable", str(error)))
+                self.on_finding(ReadingProblem(file.name, "unreadable", str(error)))
             except OSError as error:
                 reason = error.strerror or error
-                self.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
+                self.on_finding(
+                    ReadingProblem(file.name, "unreadable", f"cannot be read: {reason}")
+                )
 
     def cut(self, file: SourceFile, stream: BinaryIO) -> Iterator[Piece]:
         """Yield the pieces of a file that is open as `stream`."""
@@ -176,7 +178,9 @@ class StormlogReader:
 
     def _report(self, record: StormlogRecord, problem: RecordProblem) -> None:
         record.problems = (*record.problems, problem)
-        self.on_finding(Finding(record.file.name, problem.code, problem.message, path=record.path))
+        self.on_finding(
+            ReadingProblem(record.file.name, problem.code, problem.message, path=record.path)
+        )
 
 
 def _problem(piece: Piece, limit: int) -> RecordProblem:

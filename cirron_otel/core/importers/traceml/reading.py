@@ -9,7 +9,7 @@ from typing import Final
 
 from .... import exactjson
 from ....errors import InputError
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from ...temporary import temporary_folder
 from ..sealing import ImportedBatch
 from .batch_parts import FrameText, batches_of
@@ -202,7 +202,7 @@ class TraceMLImport:
         return documents
 
     def _skip(self, file: RecordedFile, code: str, message: str) -> None:
-        self._on_finding(Finding(file.name, code, message))
+        self._on_finding(ReadingProblem(file.name, code, message))
 
 
 def _notes(rows: RowStore) -> Iterator[FrameText]:

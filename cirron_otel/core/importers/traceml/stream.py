@@ -29,7 +29,7 @@ import msgspec
 from ....errors import InputError
 from ....ids import digest
 from ....semconv import SESSION
-from ...records.findings import Finding
+from ...records.problems import ReadingProblem
 from ..sealing import ImportedBatch
 from .batch_parts import FrameText, batches_of
 from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of, shown
@@ -50,7 +50,7 @@ _ENVIRONMENT: Final = (
 _MAX_REPORTED: Final = 1_000
 _ERROR: Final = 2
 
-OnFinding = Callable[[Finding], None]
+OnFinding = Callable[[ReadingProblem], None]
 
 
 class StreamState(msgspec.Struct):
@@ -307,7 +307,7 @@ class TraceMLStream:
         if key in reported or len(reported) >= _MAX_REPORTED:
             return
         reported.append(key)
-        self._on_finding(Finding(self._name, code, message))
+        self._on_finding(ReadingProblem(self._name, code, message))
 
 
 def _identity(payload: bytes, envelopes: list[Envelope]) -> StreamIdentity:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...durations import SECOND_NS
+from ...nouns import plural
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
 from .cycles import WAITING, Cycles, aligned_groups
@@ -26,7 +27,7 @@ _NAMES: Final = {
 _WITHOUT_SCOPES: Final = ("unattributed", "between_units", "waiting_for_ranks", "busy")
 PLACES: Final = {
     "unattributed": "the time that no phase covers",
-    "between_units": "the time between {unit}s",
+    "between_units": "the time between {units}",
     "waiting_for_ranks": "waiting for other ranks",
     "busy": "the requests",
 }
@@ -95,7 +96,7 @@ class Assessment:
         if account is None:
             return "several phases"
         name = self.name_of(account) or PLACES.get(account, account)
-        return name.format(unit=self.unit)
+        return name.format(units=plural(self.unit))
 
     def ranks_of(self, lanes: Iterable[int]) -> list[int | None]:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...analysis.verdicts.window import Stall
+from ...nouns import count as counted
+from ...nouns import plural
 from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
@@ -108,11 +110,11 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     ]
     numbers = {int(each.number[-1]) for each in ledger.lanes if len(each.number)}
     count = max(numbers, default=-1) + 1
-    return f"The time of {count:,} {facts.unit}s is {', '.join(shares)}."
+    return f"The time of {counted(count, facts.unit)} is {', '.join(shares)}."
 
 
 def _name(account: str, facts: Facts) -> str:
-    return account.replace("_", " ").replace("units", f"{facts.unit}s")
+    return account.replace("_", " ").replace("units", plural(facts.unit))
 
 
 def not_assessed(facts: Facts) -> list[dict[str, Any]]:

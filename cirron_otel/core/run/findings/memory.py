@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...durations import SECOND_NS
+from ...nouns import plural
 from ...records.memory_devices import CPU
 from .assessment import Assessment, locate
 from .facts import Facts, MemoryUse
@@ -127,7 +128,7 @@ def _creep(
         rest_ns = (capacity - worst.last_bytes) / worst.per_ns
         count = max(rest_ns, 0) / unit_ns if unit_ns else None
         if count is not None:
-            left = f"; at this rate it is full after {count:,.0f} more {facts.unit}s"
+            left = f"; at this rate it is full after {count:,.0f} more {plural(facts.unit)}"
             locate(finding, units_until_full=round(count))
         extent = 0 if use.times is None else int(use.times[-1] - use.times[0])
         if rest_ns <= extent:

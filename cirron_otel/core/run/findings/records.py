@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...nouns import plural
 from .assessment import locate
 from .facts import Facts
 from .failures import missing_ranks
@@ -25,7 +26,7 @@ def record_findings(facts: Facts) -> Iterator[Finding]:
     if missing and (2 * len(missing) > (facts.world_size or 0) or facts.state == "running"):
         reasons.append(f"{len(missing):,} of {facts.world_size:,} ranks have no {facts.unit}")
     if facts.summarised:
-        reasons.append(f"{facts.summarised:,} {facts.unit}s are recorded as summaries")
+        reasons.append(f"{facts.summarised:,} {plural(facts.unit)} are recorded as summaries")
     if facts.state == "running":
         reasons.append("the run has not ended")
     elif facts.state == "interrupted":

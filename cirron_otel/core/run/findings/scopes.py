@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ...nouns import plural
 from .assessment import Assessment, add_waiting, advise, locate
 from .finding import Finding
 from .words import part_of, period_of, time
@@ -117,8 +118,9 @@ def _describe(assessment: Assessment, rule: _Rule, finding: Finding) -> None:
     if len(units):
         one = int(times.sum()) / len(units)
         locate(finding, units=len(units), per_unit_ns=round(one))
-        period = f", every {finding.every} {assessment.unit}s" if finding.every else (
-            f" in each of {len(units):,} {assessment.unit}s"
+        unit = assessment.unit
+        period = f", every {finding.every} {plural(unit)}" if finding.every else (
+            f" in each of {len(units):,} {plural(unit)}" if len(units) > 1 else f" in one {unit}"
         )  # fmt: skip
         occurrence = f"; {_article(rule.one)} takes {time(one)}{period}"
     used = [place for place, total in enumerate(totals) if total]

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .courses import slow_interval
 from .cycles import Cycles
@@ -188,9 +189,9 @@ def describe_spikes(
     finding.steps = intervals(numbers, size)
     finding.every = period_of(numbers)
     finding.phase = assessment.name_of(account)
-    period = f"every {finding.every} {unit}s" if finding.every else (
+    period = f"every {finding.every} {plural(unit)}" if finding.every else (
         f"in {units_text(finding.steps, unit)}" if len(numbers) <= _FEW
-        else f"in {len(numbers):,} {unit}s"
+        else f"in {len(numbers):,} {plural(unit)}"
     )  # fmt: skip
     who = f"{ranks_text(finding.ranks)}: " if finding.ranks else ""
     begin = "a" if who else "A"
@@ -202,10 +203,10 @@ def describe_spikes(
     if account == "input":
         advise(finding, "more prefetching hides slow fetches: DataLoader(num_workers=...,"
                " prefetch_factor=...)", "look for shuffle buffers, new files or shards at these"
-               f" {unit}s")  # fmt: skip
+               f" {plural(unit)}")  # fmt: skip
     else:
         advise(
             finding,
-            f"look at what runs at these {unit}s, and name it with ci.scope(...)",
+            f"look at what runs at these {plural(unit)}, and name it with ci.scope(...)",
             "batches of new shapes compile or allocate again: pad them to few shapes",
         )

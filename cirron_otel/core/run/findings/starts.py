@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...nouns import count as counted
+from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .finding import Finding, Severity
 from .words import part_of, ranks_text, time
@@ -19,11 +21,9 @@ def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
                  if "warm_up" in each.accounts), default=0)  # fmt: skip
 
     def describe(finding: Finding) -> None:
-        each = bid.total_ns / max(len(assessment.ledger.lanes), 1)
-        finding.sentence = (
-            f"The first {count} {assessment.unit}s take {time(each)} longer than the others,"
-            f" {part_of(finding)}."
-        )
+        each, unit = bid.total_ns / max(len(assessment.ledger.lanes), 1), assessment.unit
+        first = f"The first {count} {plural(unit)} take" if count > 1 else f"The first {unit} takes"
+        finding.sentence = f"{first} {time(each)} longer than the others, {part_of(finding)}."
         finding.steps = [(0, count - 1)] if count else []
         locate(finding, units=count, excess_ns=round(each))
         advise(finding, "cache compiled code and tuned kernels between runs"
@@ -76,7 +76,8 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
                     for number in each.number[each.accounts["lost"] > 0]}  # fmt: skip
         lost = bid.by_account.get("lost", 0) / max(len(ledger.lanes), 1)
         each = bid.total_ns / max(len(ledger.lanes), 1)
-        again = f", {time(lost)} of it for {len(repeated)} repeated {assessment.unit}s"
+        steps = counted(len(repeated), f"repeated {assessment.unit}")
+        again = f", {time(lost)} of it for {steps}"
         finding.sentence = (
             f"The run was restarted: this costs {time(each)},"
             f" {part_of(finding)}{again if repeated else ''}."
@@ -112,9 +113,9 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
         fewest = min(counts[place] for place in short)
         verb = "has" if len(short) == 1 else "have"
         finding.sentence = (
-            f"{ranks_text(finding.ranks)} {verb} fewer {assessment.unit}s than the others (at"
-            f" least {fewest:,} of {most:,}) and {'waits' if len(short) == 1 else 'wait'} for the"
-            f" end: {part_of(finding)}."
+            f"{ranks_text(finding.ranks)} {verb} fewer {plural(assessment.unit)} than the others"
+            f" (at least {fewest:,} of {most:,}) and {'waits' if len(short) == 1 else 'wait'} for"
+            f" the end: {part_of(finding)}."
         )
         locate(finding, units={str(lanes[each].rank): counts[each] for each in short[:100]},
                longest=most)  # fmt: skip

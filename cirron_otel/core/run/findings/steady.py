@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .claims import Bid
 from .finding import Finding
@@ -133,7 +134,7 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
     finding.phase = assessment.name_of(rule.account)
     what = rule.what[0].upper() + rule.what[1:]
     if rule.kind == "BETWEEN_UNITS":
-        what = f"The time between {unit}s"
+        what = f"The time between {plural(unit)}"
     if rule.kind == "WAIT_HEAVY":
         what = _gap(assessment) or what
     is_named = finding.phase is not None and finding.phase not in what

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from ...nouns import plural
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, Cycles, is_synchronised
@@ -278,10 +279,10 @@ def _state(
 ) -> None:
     where, unit = assessment.place_of(account), assessment.unit
     place = f"in {units_text(finding.steps, unit)}" if len(finding.steps) == 1 else (
-        f"in {len(numbers):,} {unit}s"
+        f"in {len(numbers):,} {plural(unit)}"
     )  # fmt: skip
     who = (
-        f"In {len(numbers):,} {unit}s one rank is slow in {where}, and the slow rank changes"
+        f"In {len(numbers):,} {plural(unit)} one rank is slow in {where}, and the slow rank changes"
         if finding.moving else f"{ranks_text(finding.ranks)} is slow in {where} {place}"
     )  # fmt: skip
     finding.sentence = f"{who}: such a {unit} takes {time(mean)} longer, {part_of(finding)}."

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ...durations import duration
+from ...nouns import plural
 from .finding import Finding
 
 _MOST_RANKS: Final = 5
@@ -81,13 +82,13 @@ def intervals(numbers: Iterable[int], size: int = 1) -> list[tuple[int, int]]:
 def units_text(steps: Sequence[tuple[int, int]], unit: str) -> str:
     """Return intervals of units as text: `step 70`, `steps 100 to 129`, `steps 3, 7 and 9`."""
     if not steps:
-        return f"all {unit}s"
+        return f"all {plural(unit)}"
     parts = [str(a) if a == b else f"{a} to {b}" for a, b in steps]
     if len(parts) == 1:
-        return f"{unit}{'' if steps[0][0] == steps[0][1] else 's'} {parts[0]}"
+        return f"{unit if steps[0][0] == steps[0][1] else plural(unit)} {parts[0]}"
     if len(parts) > _MOST_RANKS:
-        return f"{unit}s {', '.join(parts[:3])} and {len(parts) - 3} more"
-    return f"{unit}s {', '.join(parts[:-1])} and {parts[-1]}"
+        return f"{plural(unit)} {', '.join(parts[:3])} and {len(parts) - 3} more"
+    return f"{plural(unit)} {', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def period_of(numbers: Sequence[int] | np.ndarray) -> int | None:

@@ -16,7 +16,7 @@ from ..shapes.tree import AddedScope, Kind, Tree, kind_of
 from .columns import SCHEMAS, Columns
 
 if TYPE_CHECKING:
-    from .records import Records
+    from .scopes import Scopes
 
 _CANONICAL: Final = {Kind.STEP: STEP, Kind.EVALUATION: "eval", Kind.LOAD: "data_load"}
 _AT: Final = {name: place for place, name in enumerate(SCHEMAS["scope"])}
@@ -27,7 +27,7 @@ _HIGHEST: Final = 2**63 - 1
 class Shaping:
     """The shape of the recording, applied to the columns of its scopes."""
 
-    def __init__(self, records: Records, hints: Hints, wanted: str | None) -> None:
+    def __init__(self, records: Scopes, hints: Hints, wanted: str | None) -> None:
         """`wanted` is the name of the units of another service; None if it is not chosen."""
         self._records, self._hints, self._wanted = records, hints, wanted
         self._count = len(records.id)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ....core.analysis.failures import SessionFailure
 from ....core.run.findings.finding import Finding
+from ...present.divergence_text import replica_texts
 from ...present.document import Document
 from ...present.findings_text import per_rank, place, price, severity_word
+from ...present.formatting import cause, duration, local_moment, reason
 from ...present.ledger_rows import LedgerRows, RankRow, account_name, percentages
-from ..divergence_text import replica_texts
-from ..text import cause, duration, local_moment, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took

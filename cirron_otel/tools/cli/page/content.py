@@ -13,7 +13,7 @@ from ....core.analysis.memory_series import DeviceMemory
 from ....core.analysis.run_report import RunReport
 from ....core.analysis.run_traces import records_at
 from ....core.analysis.summary import SessionSummary, with_processes
-from ....core.records.findings import Finding
+from ....core.records.problems import ReadingProblem
 from ....core.run.load.scopes import Scopes
 from ....core.run.relations import ABSENT
 from ....core.run.run import Run
@@ -62,7 +62,7 @@ class RunContent:
     records: dict[str, dict[str, Any]]
     """The stored records of the scopes that are shown, by id."""
     warnings: list[str]
-    findings: Sequence[Finding]
+    findings: Sequence[ReadingProblem]
 
     @property
     def report(self) -> RunReport:
@@ -82,7 +82,7 @@ def gather(
     reader: SpoolReader,
     asked: Sequence[str],
     warnings: list[str],
-    findings: Sequence[Finding],
+    findings: Sequence[ReadingProblem],
 ) -> RunContent:
     """Gather the content of a run's page; `document` and `scopes` are those of the run.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 
 from ....core.analysis.summary import SessionSummary
-from ..text import count, duration, local_moment, numbers, plural
+from ...present.formatting import count, duration, local_moment, numbers, plural
 from . import conclusions, memory, sections
 from .content import TRACED_RANKS, RunContent
 from .element import Content, Element, Stylesheet

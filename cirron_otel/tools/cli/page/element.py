@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TypeAlias
 
-from ..text import printable
+from ...present.formatting import printable
 
 Content: TypeAlias = "str | int | Element | Iterable[Content] | None"
 """The content of an element; numbers are written with their digits grouped."""

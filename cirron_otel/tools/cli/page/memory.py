@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ....core.analysis.mark_series import Point
 from ....core.analysis.memory_series import DeviceMemory, MemoryAlert, most_severe
-from ..memory_text import alert_text, rank_text, size_text
-from ..text import size
+from ...present.formatting import size
+from ...present.memory_text import alert_text, rank_text, size_text
 from .charts import Marker, Scale, course
 from .content import RunContent
 from .element import Element

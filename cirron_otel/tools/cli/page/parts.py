@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ....core.analysis.breakdown import Breakdown
-from ..text import duration, printable
+from ...present.formatting import duration, printable
 from .element import Content, Element
 
 COLOURS = 7

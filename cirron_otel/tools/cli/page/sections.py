@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ....core.analysis.mark_series import MarkSeries, Point
 from ....core.analysis.rank_report import RankReport
 from ....core.analysis.run_report import SlowStep
-from ..text import count, duration, local_moment, rank_list, value_text
+from ...present.formatting import count, duration, local_moment, rank_list, value_text
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale
 from .content import DRAWN_RANKS, RunContent
 from .element import Content, Element

@@ -9,7 +9,7 @@ from .... import exactjson
 from ....core.run.step_traces import StepTrace
 from ....core.run.trees import MarkNode, TreeNode, scopes_of
 from ....semconv import COSTS
-from ..text import duration, is_listed, local_moment, size, value_text
+from ...present.formatting import duration, is_listed, local_moment, size, value_text
 from .charts import placed
 from .element import Content, Element, text_of
 from .parts import Palette, note, rank_name, short, table, took

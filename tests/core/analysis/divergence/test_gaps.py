@@ -9,7 +9,7 @@ import pytest
 
 from cirron_otel.core.analysis.divergence.comparing import compare_runs
 from cirron_otel.core.analysis.divergence.observed_steps import DIGESTS, Observation, ObservedStep
-from cirron_otel.tools.cli.divergence_text import comparison_lines
+from cirron_otel.tools.present.divergence_text import comparison_lines
 from tests.core.importers.dgrr.traces import CLEAN, command, dgrr
 
 from .spools import (

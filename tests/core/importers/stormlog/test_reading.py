@@ -19,7 +19,7 @@ from cirron_otel.core.importers.stormlog import pieces
 from cirron_otel.core.importers.stormlog.exact import parse_record
 from cirron_otel.core.importers.stormlog.pieces import Piece, array, events_of, lines
 from cirron_otel.core.importers.stormlog.reading import StormlogReader, StormlogRecord
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.errors import InputError
 
 from .conftest import (
@@ -42,9 +42,9 @@ BROKEN = (
 VERSION_3 = json.loads(EVENTS[10])
 
 
-def read(path: Path) -> tuple[list[StormlogRecord], list[Finding]]:
+def read(path: Path) -> tuple[list[StormlogRecord], list[ReadingProblem]]:
     """Return the events of a recording, and the findings."""
-    findings: list[Finding] = []
+    findings: list[ReadingProblem] = []
     return list(StormlogReader(path, on_finding=findings.append).records()), findings
 
 

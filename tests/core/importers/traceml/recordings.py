@@ -13,7 +13,7 @@ from cirron_otel.core.importers.sealing import ImportedBatch
 from cirron_otel.core.importers.traceml.envelopes import Envelope, envelopes_of
 from cirron_otel.core.importers.traceml.framing import FrameDecoder, OversizedFrame, frame_of
 from cirron_otel.core.importers.traceml.stream import TraceMLStream
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.report import Report
 
@@ -95,9 +95,9 @@ def rows_of(files: Iterable[bytes]) -> list[tuple[Any, str, dict[str, Any]]]:
 
 def streamed(
     frames: Iterable[bytes | OversizedFrame], rest: bytes = b""
-) -> tuple[list[ImportedBatch], list[Finding]]:
+) -> tuple[list[ImportedBatch], list[ReadingProblem]]:
     """The batches of a stream that ends, and the findings on it."""
-    findings: list[Finding] = []
+    findings: list[ReadingProblem] = []
     stream = TraceMLStream("stream", findings.append)
     found = [batch for payload in frames for batch in stream.feed(payload)]
     return [*found, *stream.finish(rest)], findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cirron_otel.core.run.findings.conclude import conclude
+from cirron_otel.core.run.findings.conclude import conclude, headline_of
 from cirron_otel.core.run.findings.facts import Facts
 
 from .ledgers import Times, job, price_ns
@@ -99,6 +99,17 @@ def test_requests_have_spikes() -> None:
     finding = conclude(Facts(ledger, unit="request"))[0]
     assert (finding.kind, finding.every) == ("SPIKES", 20)
     assert "every 20 requests" in finding.sentence
+
+
+def test_sentences_have_the_plural_of_units() -> None:
+    def plant(times: Times) -> None:
+        times["forward"][:, 10::20] += 900
+
+    facts = Facts(job(1, 100, plant=plant), unit="batch")
+    finding = conclude(facts)[0]
+    assert "every 20 batches" in finding.sentence
+    assert "at these batches" in finding.advice[0].text
+    assert "of 100 batches is" in headline_of([], facts)
 
 
 def test_spikes_of_entries_of_several_units() -> None:

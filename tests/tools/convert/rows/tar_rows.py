@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 
 from cirron_otel.core.records.check import check_batch
-from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.records.problems import ReadingProblem
 from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.formats import PathSpec
 from cirron_otel.tools.convert.messages import SizeLimits
@@ -48,7 +48,7 @@ class TarSource(BatchSource):
                     file = archive.extractfile(member)
                     data = file.read() if file is not None else b""
                     if problem := check_batch(data):
-                        report.skip(Finding(member.name, problem.code, problem.message))
+                        report.skip(ReadingProblem(member.name, problem.code, problem.message))
                     else:
                         yield NamedBatch(member.name, data)
         except (OSError, tarfile.TarError) as error:

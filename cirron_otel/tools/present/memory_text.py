@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.analysis.memory_series import most_severe
+from .formatting import local_moment, printable, size, wrapped
 from .tables import rows_table
-from .text import local_moment, printable, size, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .text import count, printable, rank_list, wrapped
+from .formatting import count, printable, rank_list, wrapped
 
 if TYPE_CHECKING:
     from ...core.analysis.divergence.comparing import Divergence, RunComparison

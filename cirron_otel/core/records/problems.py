@@ -1,4 +1,4 @@
-"""Findings: errors and notes on a file of a spool."""
+"""Problems of reading: errors and notes on a file of a spool or another source."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Severity = Literal["error", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding; `code` and `severity` are stable, the text of `message` may change.
+class ReadingProblem:
+    """One problem of reading; `code` and `severity` are stable, the text of `message` may change.
 
     An error marks data that a reader cannot use or would misinterpret. A note marks data that is
     unusual but can be read without loss, or that real recordings often contain.
     """
 
     name: str
-    """The file's name; "" if the finding concerns the complete spool."""
+    """The file's name; "" if the problem concerns the complete spool."""
     code: str
     message: str
     severity: Severity = "error"
@@ -29,5 +29,5 @@ class Finding:
         return f"{self.severity}: {place}: {self.message} [{self.code}]"
 
     def to_json(self) -> dict[str, str]:
-        """Return the finding as a JSON object."""
+        """Return the problem as a JSON object."""
         return asdict(self)

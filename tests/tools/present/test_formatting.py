@@ -8,7 +8,14 @@ import click
 import pytest
 
 from cirron_otel.tools.cli.parameters import age_in_ns, size_in_bytes
-from cirron_otel.tools.cli.text import count, duration, local_moment, numbers, printable, size
+from cirron_otel.tools.present.formatting import (
+    count,
+    duration,
+    local_moment,
+    numbers,
+    printable,
+    size,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...core import durations, moments
+from ...core import durations, moments, nouns
 from ...core.records.digest_marks import PREFIX
 from ...semconv import MEMORY, OVERHEAD_NS
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 duration = durations.duration
 local_moment, clock_time = moments.local_moment, moments.clock_time
+count, plural = nouns.count, nouns.plural
 
 WIDTH = 80
 """The width of wrapped text, columns."""
@@ -52,16 +53,6 @@ def cause(known: str | None, requested_bytes: int | None) -> str:
         return ""
     asked = "" if requested_bytes is None else f", {size(requested_bytes)} requested"
     return f"{printable(known)}{asked}: "
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun, as in `1 span` or `1,234 spans`."""
-    return f"{number:,} {one if number == 1 else many or plural(one)}"
-
-
-def plural(noun: str) -> str:
-    """Return the plural of a regular noun, such as `steps` or `batches`."""
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def added(recorded: int, synthetic: int) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .text import duration, printable
+from .formatting import duration, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
