@@ -42,7 +42,7 @@ def move(lanes: Sequence[Lane]) -> None:
             _device(lane)
     _waiting([lane for lane in lanes if (lane.own >= 0).any()])
     for lane in lanes:
-        _fit_parts(lane)
+        fit_parts(lane)
 
 
 def period_of(lane: Lane) -> np.ndarray:
@@ -288,7 +288,7 @@ def _tables(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> Iterator[
         yield chunk
 
 
-def _fit_parts(lane: Lane) -> None:
+def fit_parts(lane: Lane) -> None:
     """Reduce the parts of accounts from which time was moved, so that none exceeds its account."""
     totals = lane.totals
     sums: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ...analysis.verdicts.window import Stall
+from ..stall import Stall
 from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts

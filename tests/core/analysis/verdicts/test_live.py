@@ -29,6 +29,7 @@ from .records import MS, START, Rank
 
 PROGRAM = [sys.executable, "tests/core/analysis/verdicts/programs/changing.py"]
 COMMAND = [sys.executable, "-m", "cirron_otel", "diagnose"]
+LIVE = [*COMMAND, "--live", "--rules", "traceml"]
 
 
 def follow(
@@ -60,7 +61,7 @@ def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str
 @contextlib.contextmanager
 def follower(source: object, seen: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run a follower of a job, whose errors are written to `seen`."""
-    command = [*COMMAND, str(source), "--live", "--json", "--window", "20", *options]
+    command = [*LIVE, str(source), "--json", "--window", "20", *options]
     with (
         (seen / "errors").open("w") as errors,
         running(command, stdout=subprocess.PIPE, stderr=errors) as process,
@@ -193,7 +194,7 @@ def test_a_run_that_a_collector_receives(
 def test_waiting_for_a_run_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     with subprocess.Popen(
-        [*COMMAND, str(tmp_path), "--live"], cwd=ROOT, env=environment(),
+        [*LIVE, str(tmp_path)], cwd=ROOT, env=environment(),
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as command:  # fmt: skip
         assert command.stderr is not None
@@ -296,13 +297,13 @@ def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
         found = live.poll(spool.records.at)
         assert found is not None
         assert found.steps == min(5 * (number + 1), 20)
-        assert len(live._recent.names()) <= 9
+        assert len(live.followed.recent.names()) <= 9
         if number in (99, 110, 155):
             assert (found.primary.kind == "INPUT_BOUND") == (number == 110)
-    assert not live.has_ended
+    assert not live.followed.has_ended
     spool.end()
     live.poll(spool.records.at)
-    assert live.has_ended
+    assert live.followed.has_ended
 
 
 def test_a_large_spool_is_read_batch_by_batch(tmp_path: Path) -> None:
@@ -332,7 +333,7 @@ def test_long_batches_of_one_rank_may_arrive_first(tmp_path: Path) -> None:
             found = live.poll(rank.records.at)
             assert found is not None
             assert found.steps == 20
-    assert len(live._recent.names()) <= 10
+    assert len(live.followed.recent.names()) <= 10
 
 
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
     assert (found.ranks, found.primary.kind) == ([0, 1], "INPUT_STRAGGLER")
     ranks[0].end()
     live.poll(ranks[1].records.at)
-    assert not live.has_ended
+    assert not live.followed.has_ended
 
 
 def test_the_silence_of_a_rank(tmp_path: Path) -> None:

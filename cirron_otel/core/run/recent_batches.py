@@ -33,6 +33,10 @@ class RecentBatches:
         self._ranks: dict[int | None, _Kept] = {}
         self._short: set[int | None] = set()
         """The ranks that no batch can be dropped for."""
+        self.dropped: dict[int | None, int] = {}
+        """The number of steps in the dropped batches, by rank."""
+        self.has_all = True
+        """Whether no batch was dropped."""
 
     def names(self) -> frozenset[str]:
         """Return the names of the kept batches."""
@@ -43,6 +47,8 @@ class RecentBatches:
         self._batches.clear()
         self._ranks.clear()
         self._short.clear()
+        self.dropped.clear()
+        self.has_all = True
 
     def add(self, name: str, steps: Mapping[int | None, int]) -> None:
         """Add a batch with the number of its steps by rank; drop those that no window needs."""
@@ -55,6 +61,9 @@ class RecentBatches:
                 return
             self._batches.popleft()
             self._count(oldest, -1)
+            self.has_all = False
+            for rank, count in oldest.items():
+                self.dropped[rank] = self.dropped.get(rank, 0) + count
 
     def _is_enough_without(self, batch: Mapping[int | None, int]) -> bool:
         if self._short or not self._ranks:
