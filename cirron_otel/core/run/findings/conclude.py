@@ -106,8 +106,9 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     shares = [
         f"{_name(account, facts)} {100 * ns / ledger.total_ns:.0f} %" for account, ns in totals[:4]
     ]
-    numbers = {int(each.number[-1]) for each in ledger.lanes if len(each.number)}
-    count = max(numbers, default=-1) + 1
+    lanes = [each for each in ledger.lanes if len(each.number)]
+    first = min((int(each.number[0]) for each in lanes), default=0)
+    count = max((int(each.number[-1]) for each in lanes), default=-1) + 1 - first
     return f"Healthy: the time of {count:,} {facts.unit}s is {', '.join(shares)}."
 
 

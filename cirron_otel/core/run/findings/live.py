@@ -24,7 +24,7 @@ UNITS: Final = 200
 _FEWEST: Final = 20
 """While a job is running, prices are reported from this number of units on."""
 _UNFINISHED: Final = frozenset({"START_UP", "WARM_UP", "COMPILATION"})
-"""The kinds about the start: their share changes for as long as the job runs."""
+"""The kinds about the start, which are reported after the end: until then, their share falls."""
 _DIFFERENT: Final = 1.5
 _NOTICEABLE: Final = 0.05
 """A price has changed if the share differs by this factor and by this amount."""
@@ -112,19 +112,17 @@ def _units_of(facts: Facts) -> int:
 
 
 def _reported(facts: Facts, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings that can be judged while a job is running, without small costs."""
+    """Yield the findings that can be judged from a window, without notices that have a price."""
     is_running = facts.state == "running"
     has_few = _units_of(facts) < _FEWEST
     for each in findings:
-        if each.cost_ns is None:
-            # The recording of a running job is never complete.
-            if not is_running or (each.kind, each.severity) != ("INCOMPLETE", "notice"):
-                yield each
-        elif each.severity == "failure":
+        if each.severity == "failure":
             yield each
-        elif each.severity != "notice" and not (
-            is_running and (has_few or each.kind in _UNFINISHED)
-        ):
+        elif each.cost_ns is not None:
+            is_unknown = is_running and (has_few or each.kind in _UNFINISHED)
+            if each.severity != "notice" and not is_unknown:
+                yield each
+        elif not is_running or (each.kind, each.severity) != ("INCOMPLETE", "notice"):
             yield each
 
 
