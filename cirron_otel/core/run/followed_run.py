@@ -70,14 +70,20 @@ class FollowedRun:
     @property
     def has_ended(self) -> bool:
         """Whether every session of the run has ended, or its process has died."""
-        return bool(self._sessions) and all(map(self._is_over, self._sessions.values()))
+        return bool(self._sessions) and not self._running()
 
-    def _is_over(self, session: _LiveSession) -> bool:
-        if session.is_ended:
-            return True
-        prefix = session.owner
-        is_local = prefix is not None and prefix in owners(self._reader.paths)
-        return is_local and not is_alive(self._reader.paths, prefix or "")
+    def _running(self) -> dict[str, _LiveSession]:
+        """Return the sessions that have not ended, by id."""
+        paths = self._reader.paths
+        local = set(owners(paths))
+
+        def is_dead(prefix: str | None) -> bool:
+            return prefix in local and not is_alive(paths, prefix or "")
+
+        return {
+            key: each for key, each in self._sessions.items()
+            if not each.is_ended and not is_dead(each.owner)
+        }  # fmt: skip
 
     def read_new(self) -> bool:
         """Read the new batches; return whether the run has a batch.
@@ -87,13 +93,14 @@ class FollowedRun:
         """
         for batch in self._new_batches():
             self._add(batch)
+        ranks = {rank for each in self._sessions.values() for rank in each.ranks}
+        self.recent.release(ranks.difference(self.running_ranks()))
         return self.run is not None and bool(self.recent.names())
 
     @property
     def state(self) -> tuple[frozenset[str], frozenset[str]]:
         """The names of the batches to read, and the sessions that have not ended."""
-        running = (key for key, each in self._sessions.items() if not self._is_over(each))
-        return self.recent.names() | self._failed, frozenset(running)
+        return self.recent.names() | self._failed, frozenset(self._running())
 
     def opened(self) -> AbstractContextManager[Run]:
         """Open the run of the last batches. Raises the errors of `open_run`."""
@@ -185,9 +192,8 @@ class FollowedRun:
     def running_ranks(self) -> dict[int | None, str | None]:
         """Return the owner of each rank with a session that has not ended."""
         running: dict[int | None, str | None] = {}
-        for session in self._sessions.values():
-            if not self._is_over(session):
-                running.update(dict.fromkeys(session.ranks or {None}, session.owner))
+        for session in self._running().values():
+            running.update(dict.fromkeys(session.ranks or {None}, session.owner))
         return running
 
     def _open_scopes(self, owner: str | None) -> Iterator[str]:

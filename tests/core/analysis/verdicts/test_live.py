@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -23,9 +22,10 @@ from cirron_otel.core.analysis.verdicts.verdict import Verdict
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.main import run as run_command
 from tests.kit.servers.serving import serving
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.sessions.processes import ROOT, environment, running
 
-from .records import MS, START, Rank
+from .growing import CALM, SLOW, GrowingSpool
+from .records import MS, START
 
 PROGRAM = [sys.executable, "tests/core/analysis/verdicts/programs/changing.py"]
 COMMAND = [sys.executable, "-m", "cirron_otel", "diagnose"]
@@ -45,17 +45,6 @@ def follow(
             code, found = watch(process, seen)
         assert training.wait(180) == 0
     return code, found
-
-
-@contextlib.contextmanager
-def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a process, which is killed at the end if it still runs."""
-    variables = options.pop("env", environment())
-    with subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextlib.contextmanager
@@ -248,44 +237,6 @@ def test_wrong_usage(
     assert code in (2, 3)
     assert message in err
     assert len(err.splitlines()) == 1
-
-
-class GrowingSpool:
-    """A spool into which the batches of one rank of a run are written, a few steps in each."""
-
-    def __init__(self, folder: Path, rank: int = 0) -> None:
-        self.folder, self.records, self.count = folder / "spool", Rank(rank, pid=os.getpid()), 0
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.rank = rank
-
-    def write(self, steps: int, phases: dict[str, Any]) -> None:
-        """Write a batch with these steps."""
-        self.records.spans.clear()
-        for _ in range(steps):
-            self.records.step(self.count, phases)
-            self.count += 1
-        self._seal(self.records.spans)
-
-    def end(self) -> None:
-        """Write the session."""
-        self.records.spans.clear()
-        spans, _ = self.records.records()
-        self._seal(spans)
-
-    def _seal(self, spans: list[dict[str, Any]]) -> None:
-        session = f"{self.rank:032x}"
-        name = f"{self.records.at:020d}-{os.urandom(16).hex()}.json"
-        batch = {
-            "schema_version": 1, "sdk_version": "x", "batch_id": name[21:53],
-            "created_ns": self.records.at, "spans": spans, "marks": [], "snapshots": [],
-            "otel": {"session": session, "resource": {"attributes": {
-                "cirron.run.id": "1" * 32, "cirron.world_size": 2,
-            }}},
-        }  # fmt: skip
-        (self.folder / name).write_text(json.dumps(batch))
-
-
-CALM, SLOW = {"forward": 10}, {"data_load": 10, "forward": 10}
 
 
 def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
