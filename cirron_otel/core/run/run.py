@@ -24,7 +24,7 @@ from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
 from ..analysis.verdicts.thresholds import Thresholds
-from ..analysis.verdicts.window import Stall, StepWindow
+from ..analysis.verdicts.window import StepWindow
 from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
@@ -45,6 +45,7 @@ from .figures.window_keys import WindowKeys
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
+from .stall import Stall
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100

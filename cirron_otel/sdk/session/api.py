@@ -26,7 +26,7 @@ from .opening import open_profiler
 from .starting import Joining
 
 if TYPE_CHECKING:
-    from ...core.analysis.verdicts.flat import FlatSummary
+    from ...core.run.findings.flat import FlatSummary
 
 
 class RunList(tuple[Run, ...]):
@@ -55,7 +55,7 @@ def runs(directory: str | os.PathLike[str] | None = None) -> RunList:
 
 
 def summary(directory: str | os.PathLike[str] | None = None, run: str | None = None) -> FlatSummary:
-    """Return the diagnosis of a run as a flat dictionary, for an experiment tracker.
+    """Return the conclusion on a run as a flat dictionary, for an experiment tracker.
 
     By default that is the run of the open session, whose records so far are sealed first, or else
     the last run of the spool that `profile()` uses. Returns an empty dictionary if there is no run,
@@ -71,9 +71,8 @@ def summary(directory: str | os.PathLike[str] | None = None, run: str | None = N
 def _summary(directory: str | os.PathLike[str] | None, wanted: str | None) -> FlatSummary:
     # Imported here, because training programs rarely need the analysis.
     from ...core.analysis.run_selection import choose_run  # noqa: PLC0415
-    from ...core.analysis.verdicts.flat import flat_summary  # noqa: PLC0415
-    from ...core.analysis.verdicts.thresholds import thresholds_of  # noqa: PLC0415
-    from ...core.run.opening import diagnose_batches  # noqa: PLC0415
+    from ...core.run.findings.flat import flat_summary  # noqa: PLC0415
+    from ...core.run.opening import open_run  # noqa: PLC0415
 
     profiler = active.profiler or active.last
     if directory is None and profiler is not None and profiler.run is not None:
@@ -82,7 +81,8 @@ def _summary(directory: str | os.PathLike[str] | None, wanted: str | None) -> Fl
     where = resolve(None).config.output_dir if directory is None else directory
     reader = SpoolReader(where)
     chosen = choose_run(reader, LAST if wanted is None else wanted)
-    return flat_summary(diagnose_batches(reader, thresholds_of("run"), chosen.world_size))
+    with open_run(reader, reader) as opened:
+        return flat_summary(opened, chosen.world_size)
 
 
 class CirronSpanProcessor(ForeignSpanProcessor):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.records.problems import ReadingProblem
+    from ...core.run.findings.finding import Finding
     from ...core.run.findings.thresholds import Limits
     from ..present.document import Document
 
@@ -61,7 +62,7 @@ class _Concluded(NamedTuple):
     "window",
     type=click.IntRange(1),
     metavar="N",
-    help="With --rules traceml or --live: the last N aligned steps; --set window.steps=N.",
+    help="With --live: the last N units of each rank. With --rules traceml: the last N steps.",
 )
 @set_option
 @click.option(
@@ -94,31 +95,34 @@ def diagnose(
     SRC is .cirron by default; - is stdin. The last run is diagnosed, unless --run names another;
     with --run all, each run has a conclusion of its own.
     """
-    from ...core.run.findings.finding import SEVERITIES
     from ...core.run.findings.thresholds import limits_of
 
     place = EngineSource(source, source_format, run)
-    if live or rules == TRACEML:
+    if live and engine != PYTHON:
+        raise UsageError(f"--live needs --engine {PYTHON}")
+    if live and unit is not None:
+        raise UsageError("--unit cannot be combined with --live")
+    if rules == TRACEML:
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
             place, engine, changes, unit, live=live, fail_on=fail_on, as_json=as_json
         )
         return FAILED_VERDICT if has_failed else code
+    limits = limits_of(settings)
+    if live:
+        has_failed, code = _live(place, limits, window, fail_on=fail_on, as_json=as_json)
+        return FAILED_VERDICT if has_failed else code
     if window is not None:
         raise UsageError(f"--window needs --rules {TRACEML} or --live")
     if unit is not None and engine != PYTHON:
         raise UsageError(f"--unit needs --engine {PYTHON}")
-    limits = limits_of(settings)
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:
         found = _in_python(place, limits, unit, lists_others=as_json)
     _show(source, found, as_json=as_json)
-    if fail_on is not None:
-        least = SEVERITIES.index(_SEVERITIES.get(fail_on, fail_on))
-        findings = (finding for _, document in found.runs for finding in document.findings)
-        if any(SEVERITIES.index(each.severity) <= least for each in findings):
-            return FAILED_VERDICT
-    return found.code
+    findings = (finding for _, document in found.runs for finding in document.findings)
+    has_failed = any(_is_failure(each, fail_on) for each in findings)
+    return FAILED_VERDICT if has_failed else found.code
 
 
 def _by_traceml(
@@ -138,16 +142,47 @@ def _by_traceml(
     limits = thresholds_of("live" if live else "run", changes)
     if not live:
         return show_verdicts(source, engine, limits, unit, fail_on=fail_on, as_json=as_json)
-    if engine != PYTHON:
-        raise UsageError(f"--live needs --engine {PYTHON}")
-    if unit is not None:
-        raise UsageError("--unit cannot be combined with --live")
-    from .diagnose_live import follow
+    from .diagnose_live_traceml import live_verdicts
+    from .follow import follow
 
     return follow(
-        source.name, source.format, source.run, limits,
-        as_json=as_json, is_failure=lambda each: is_failure(each, fail_on),
+        source.name, source.format, source.run,
+        lambda reader: live_verdicts(
+            reader, source.run, limits,
+            as_json=as_json, is_failure=lambda each: is_failure(each, fail_on),
+        ),
     )  # fmt: skip
+
+
+def _live(
+    source: EngineSource,
+    limits: Limits,
+    window: int | None,
+    *,
+    fail_on: str | None,
+    as_json: bool,
+) -> tuple[bool, int]:
+    """Write the findings as they change; return whether one was a failure, and the exit code."""
+    from .diagnose_live import live_findings
+    from .follow import follow
+
+    return follow(
+        source.name, source.format, source.run,
+        lambda reader: live_findings(
+            reader, source.run, limits, window,
+            as_json=as_json, is_failure=lambda each: _is_failure(each, fail_on),
+        ),
+    )  # fmt: skip
+
+
+def _is_failure(finding: Finding, fail_on: str | None) -> bool:
+    """Return whether a finding is at least as severe as `fail_on`."""
+    from ...core.run.findings.finding import SEVERITIES
+
+    if fail_on is None:
+        return False
+    least = SEVERITIES.index(_SEVERITIES.get(fail_on, fail_on))
+    return SEVERITIES.index(finding.severity) <= least
 
 
 def _show(source: str, found: _Concluded, *, as_json: bool) -> None:

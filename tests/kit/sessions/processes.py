@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -122,3 +123,14 @@ class Agent:
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if stream is not None:
                 stream.close()
+
+
+@contextlib.contextmanager
+def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a process, which is killed at the end if it still runs."""
+    variables = options.pop("env", environment())
+    with subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

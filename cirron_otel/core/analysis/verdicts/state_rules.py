@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...durations import SECOND_NS, duration
+from ...run.utilization import Utilization
 from .step_rules import listed, named, percent, severity_of
 from .thresholds import Thresholds
 from .verdict import Kind, Verdict
-from .window import NonFinite, StepWindow, Utilization
+from .window import NonFinite, StepWindow
 
 _MOST_NAMES = 5
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...records.run_summary import SummaryValue
+from ...run.utilization import Utilization
 from .thresholds import Policy
-from .window import RankMemory, RankSteps, StepMeans, StepWindow, Utilization
+from .window import RankMemory, RankSteps, StepMeans, StepWindow
 
 _MOST: Final = 1_000_000
 _PREFIX: Final = "traceml."

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from ...run.stall import Stall
+from ...run.utilization import Utilization
 from .thresholds import Policy
 
 Clock = Literal["host", "device"]
@@ -63,15 +65,6 @@ class RankSteps:
     """The same without the few slow steps; None if no step is slow."""
 
 
-class Utilization(NamedTuple):
-    """A reading of the sampler over the window."""
-
-    rank: int | None
-    source: str
-    """`host`, `process`, or a device such as `cuda:0`."""
-    value: float
-
-
 class NonFinite(NamedTuple):
     """The marks of one name and rank with a value that is not a finite number."""
 
@@ -87,16 +80,6 @@ class OutsideSteps(NamedTuple):
     total_ns: int
     """The time from the first step's start to the last step's end."""
     outside_ns: int
-
-
-class Stall(NamedTuple):
-    """A rank of a running job that has finished no step for some time, ns."""
-
-    rank: int | None
-    silent_ns: int
-    median_step_ns: int
-    scopes: tuple[str, ...]
-    """The open scopes, the innermost last."""
 
 
 class StepNumber(NamedTuple):

@@ -44,7 +44,7 @@ def move(lanes: Sequence[Lane]) -> None:
             _device(lane)
     _waiting([lane for lane in lanes if (lane.own >= 0).any()])
     for lane in lanes:
-        _fit_parts(lane)
+        fit_parts(lane)
 
 
 def period_of(lane: Lane) -> np.ndarray:
@@ -316,7 +316,7 @@ def _places(lane: Lane, first: int, count: int) -> tuple[_Places, _Places]:
     return chosen, group[chosen] - first
 
 
-def _fit_parts(lane: Lane) -> None:
+def fit_parts(lane: Lane) -> None:
     """Reduce the parts of accounts from which time was moved, so that none exceeds its account."""
     if not lane.parts:
         return

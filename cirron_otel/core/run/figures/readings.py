@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization
+from ...analysis.verdicts.window import NonFinite, RankMemory
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE
 from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, STRING, TEXT, Block, Texts, known
+from ..utilization import Utilization
 from .memory import MemorySample
 from .series import value_of
 from .window import WindowSums

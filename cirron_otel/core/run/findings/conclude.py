@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ...analysis.verdicts.window import Stall
 from ...nouns import count as counted
 from ...nouns import plural
+from ..stall import Stall
 from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
@@ -108,8 +108,9 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     shares = [
         f"{_name(account, facts)} {100 * ns / ledger.total_ns:.0f} %" for account, ns in totals[:4]
     ]
-    numbers = {int(each.number[-1]) for each in ledger.lanes if len(each.number)}
-    count = max(numbers, default=-1) + 1
+    lanes = [each for each in ledger.lanes if len(each.number)]
+    first = min((int(each.number[0]) for each in lanes), default=0)
+    count = max((int(each.number[-1]) for each in lanes), default=-1) + 1 - first
     return f"The time of {counted(count, facts.unit)} is {', '.join(shares)}."
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from ...analysis.divergence.replicas import ReplicaComparison
 from ...analysis.failures import SessionFailure
 from ...analysis.summary import SessionSummary
-from ...analysis.verdicts.window import Stall, Utilization
 from ...records.memory_devices import CPU
 from ..figures.ledger import Ledger
+from ..stall import Stall
+from ..utilization import Utilization
 
 State = Literal["running", "ended", "interrupted", "incomplete"]
 

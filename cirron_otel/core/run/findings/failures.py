@@ -206,7 +206,7 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
     if not bid.total_ns:
         return
     severity: Severity | None = "failure"
-    if facts.state == "ended":
+    if facts.state in ("ended", "running"):  # the unit has ended after all
         severity = assessment.severity("STALLED", bid.total_ns)
     if severity is None:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...analysis.verdicts.window import Utilization
+from ..utilization import Utilization
 from .assessment import locate
 from .facts import Facts
 from .finding import Advice, Finding

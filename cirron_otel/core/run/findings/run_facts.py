@@ -10,8 +10,8 @@ import numpy as np
 from ...analysis.mark_series import Point
 from ...analysis.memory_series import DeviceMemory, MemoryReport
 from ...analysis.summary import SessionSummary
-from ...analysis.verdicts.window import Stall
 from ..figures.readings import ReadingsFold
+from ..stall import Stall
 from .facts import Facts, MemoryUse, OutOfMemory, State, ValueSeries
 from .failures import is_interrupt
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -23,12 +22,14 @@ from cirron_otel.core.analysis.verdicts.verdict import Verdict
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.main import run as run_command
 from tests.kit.servers.serving import serving
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.sessions.processes import ROOT, environment, running
 
-from .records import MS, START, Rank
+from .growing import CALM, SLOW, GrowingSpool
+from .records import MS, START
 
 PROGRAM = [sys.executable, "tests/core/analysis/verdicts/programs/changing.py"]
 COMMAND = [sys.executable, "-m", "cirron_otel", "diagnose"]
+LIVE = [*COMMAND, "--live", "--rules", "traceml"]
 
 
 def follow(
@@ -47,20 +48,9 @@ def follow(
 
 
 @contextlib.contextmanager
-def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a process, which is killed at the end if it still runs."""
-    variables = options.pop("env", environment())
-    with subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
 def follower(source: object, seen: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run a follower of a job, whose errors are written to `seen`."""
-    command = [*COMMAND, str(source), "--live", "--json", "--window", "20", *options]
+    command = [*LIVE, str(source), "--json", "--window", "20", *options]
     with (
         (seen / "errors").open("w") as errors,
         running(command, stdout=subprocess.PIPE, stderr=errors) as process,
@@ -193,7 +183,7 @@ def test_a_run_that_a_collector_receives(
 def test_waiting_for_a_run_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     with subprocess.Popen(
-        [*COMMAND, str(tmp_path), "--live"], cwd=ROOT, env=environment(),
+        [*LIVE, str(tmp_path)], cwd=ROOT, env=environment(),
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as command:  # fmt: skip
         assert command.stderr is not None
@@ -249,44 +239,6 @@ def test_wrong_usage(
     assert len(err.splitlines()) == 1
 
 
-class GrowingSpool:
-    """A spool into which the batches of one rank of a run are written, a few steps in each."""
-
-    def __init__(self, folder: Path, rank: int = 0) -> None:
-        self.folder, self.records, self.count = folder / "spool", Rank(rank, pid=os.getpid()), 0
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.rank = rank
-
-    def write(self, steps: int, phases: dict[str, Any]) -> None:
-        """Write a batch with these steps."""
-        self.records.spans.clear()
-        for _ in range(steps):
-            self.records.step(self.count, phases)
-            self.count += 1
-        self._seal(self.records.spans)
-
-    def end(self) -> None:
-        """Write the session."""
-        self.records.spans.clear()
-        spans, _ = self.records.records()
-        self._seal(spans)
-
-    def _seal(self, spans: list[dict[str, Any]]) -> None:
-        session = f"{self.rank:032x}"
-        name = f"{self.records.at:020d}-{os.urandom(16).hex()}.json"
-        batch = {
-            "schema_version": 1, "sdk_version": "x", "batch_id": name[21:53],
-            "created_ns": self.records.at, "spans": spans, "marks": [], "snapshots": [],
-            "otel": {"session": session, "resource": {"attributes": {
-                "cirron.run.id": "1" * 32, "cirron.world_size": 2,
-            }}},
-        }  # fmt: skip
-        (self.folder / name).write_text(json.dumps(batch))
-
-
-CALM, SLOW = {"forward": 10}, {"data_load": 10, "forward": 10}
-
-
 def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
     spool = GrowingSpool(tmp_path)
     live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
@@ -296,13 +248,13 @@ def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
         found = live.poll(spool.records.at)
         assert found is not None
         assert found.steps == min(5 * (number + 1), 20)
-        assert len(live._recent.names()) <= 9
+        assert len(live.followed.recent.names()) <= 9
         if number in (99, 110, 155):
             assert (found.primary.kind == "INPUT_BOUND") == (number == 110)
-    assert not live.has_ended
+    assert not live.followed.has_ended
     spool.end()
     live.poll(spool.records.at)
-    assert live.has_ended
+    assert live.followed.has_ended
 
 
 def test_a_large_spool_is_read_batch_by_batch(tmp_path: Path) -> None:
@@ -332,7 +284,7 @@ def test_long_batches_of_one_rank_may_arrive_first(tmp_path: Path) -> None:
             found = live.poll(rank.records.at)
             assert found is not None
             assert found.steps == 20
-    assert len(live._recent.names()) <= 10
+    assert len(live.followed.recent.names()) <= 10
 
 
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
@@ -346,7 +298,7 @@ def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
     assert (found.ranks, found.primary.kind) == ([0, 1], "INPUT_STRAGGLER")
     ranks[0].end()
     live.poll(ranks[1].records.at)
-    assert not live.has_ended
+    assert not live.followed.has_ended
 
 
 def test_the_silence_of_a_rank(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cirron_otel.core.analysis.verdicts.window import Stall
 from cirron_otel.core.run.findings.conclude import conclude, headline_of, status_of
 from cirron_otel.core.run.findings.facts import Facts, OutOfMemory
+from cirron_otel.core.run.stall import Stall
 
 from .failed_runs import failure, session
 from .ledgers import START_NS, Times, job

@@ -8,9 +8,9 @@ import pytest
 from cirron_otel.core.analysis.divergence.comparing import Divergence
 from cirron_otel.core.analysis.divergence.rank_states import ReplicaDivergence
 from cirron_otel.core.analysis.divergence.replicas import ReplicaComparison
-from cirron_otel.core.analysis.verdicts.window import Utilization
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts, MemoryUse
+from cirron_otel.core.run.utilization import Utilization
 
 from .ledgers import START_NS, job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 MAX_BATCHES: Final = 5000
@@ -33,6 +33,12 @@ class RecentBatches:
         self._ranks: dict[int | None, _Kept] = {}
         self._short: set[int | None] = set()
         """The ranks that no batch can be dropped for."""
+        self._released: frozenset[int | None] = frozenset()
+        """The ranks for which no batch has to be kept."""
+        self.dropped: dict[int | None, int] = {}
+        """The number of steps in the dropped batches, by rank."""
+        self.has_all = True
+        """Whether no batch was dropped."""
 
     def names(self) -> frozenset[str]:
         """Return the names of the kept batches."""
@@ -43,6 +49,17 @@ class RecentBatches:
         self._batches.clear()
         self._ranks.clear()
         self._short.clear()
+        self._released = frozenset()
+        self.dropped.clear()
+        self.has_all = True
+
+    def release(self, ranks: Iterable[int | None]) -> None:
+        """Keep no batch for the sake of these ranks, which have ended, from now on.
+
+        If no other rank has steps, all batches are kept.
+        """
+        self._released = frozenset(ranks)
+        self._short -= self._released
 
     def add(self, name: str, steps: Mapping[int | None, int]) -> None:
         """Add a batch with the number of its steps by rank; drop those that no window needs."""
@@ -55,13 +72,17 @@ class RecentBatches:
                 return
             self._batches.popleft()
             self._count(oldest, -1)
+            self.has_all = False
+            for rank, count in oldest.items():
+                self.dropped[rank] = self.dropped.get(rank, 0) + count
 
     def _is_enough_without(self, batch: Mapping[int | None, int]) -> bool:
-        if self._short or not self._ranks:
+        if self._short or self._ranks.keys() <= self._released:
             return False
         left = (
             _Kept(self._ranks[rank].steps - count, self._ranks[rank].batches - 1)
             for rank, count in batch.items()
+            if rank not in self._released
         )
         return not any(map(self._is_short, left))
 
@@ -74,7 +95,7 @@ class RecentBatches:
                 self._short.discard(rank)
                 continue
             self._ranks[rank] = kept
-            if self._is_short(kept):
+            if self._is_short(kept) and rank not in self._released:
                 self._short.add(rank)
             else:
                 self._short.discard(rank)

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from cirron_otel.core.analysis.verdicts import recent_batches
-from cirron_otel.core.analysis.verdicts.recent_batches import RecentBatches
+from cirron_otel.core.run import recent_batches
+from cirron_otel.core.run.recent_batches import RecentBatches
 
 WINDOW = 5
 
