@@ -230,6 +230,23 @@ def test_ranks_wait_in_backward_for_the_slowest() -> None:
     assert ledger.lanes[0].totals["backward"] == 20 * 20 + 50
 
 
+def test_ranks_wait_in_collectives_if_backward_passes_end_apart() -> None:
+    units = []
+    for rank in range(2):
+        for at in range(20):
+            loading, backward = (60 if rank else 10), 30 + (at * 7 + rank * 3) % 11
+            times = {"data_load": loading, "backward": backward}
+            times["all_reduce"] = 120 - loading - backward
+            units.append(Unit(120 * at, 120, phases(120 * at, times), rank, at))
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    first, second = ledger.lanes
+    assert second.totals.get("waiting_for_ranks", 0) == 0
+    differences = [50 + (at * 7) % 11 * -1 + (at * 7 + 3) % 11 for at in range(1, 20)]
+    assert first.totals["waiting_for_ranks"] == sum(differences)
+    assert first.totals["backward"] == sum(30 + (at * 7) % 11 for at in range(20))
+
+
 def test_ranks_wait_in_forward_if_all_end_it_together() -> None:
     """So they do if the weights are sharded."""
     units = []

@@ -83,6 +83,13 @@ class Lane:
             )
         return count * 1e9 / ns if ns > 0 and count > 0 else None
 
+    def account(self, name: str) -> np.ndarray:
+        """Return the times of an account, which is added if the lane has none."""
+        found = self.accounts.get(name)
+        if found is None:
+            found = self.accounts[name] = np.zeros(len(self.start), np.int64)
+        return found
+
     @property
     def totals(self) -> dict[str, int]:
         """The total time by account."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from ..accounts import OVERRIDING
 from .ledger import Lane
+from .ledger_waiting import move_waiting
 from .outside import BETWEEN
 from .unit_accounts import UNATTRIBUTED, WAITING
 
@@ -23,14 +24,6 @@ _WARM: Final = 1.25
 _MOST_WARM_UP: Final = 10
 _FEW: Final = 4
 """The minimum number of units for a median of their times to be used."""
-_DIFFERENT: Final = 0.1
-_CELLS: Final = 1_000_000
-"""The maximum number of cells in a table of the units of all lanes."""
-_TOGETHER: Final = 4
-_Places: TypeAlias = slice | np.ndarray
-_LITTLE: Final = 0.02
-"""Forward passes end together if their ends differ so many times less than their beginnings, in
-units in which these differ by more than this part of a cycle."""
 
 
 def move(lanes: Sequence[Lane]) -> None:
@@ -42,7 +35,7 @@ def move(lanes: Sequence[Lane]) -> None:
             _tracing(lane)
             _warm_up(lane)
             _device(lane)
-    _waiting([lane for lane in lanes if (lane.own >= 0).any()])
+    move_waiting([lane for lane in lanes if (lane.own >= 0).any()])
     for lane in lanes:
         fit_parts(lane)
 
@@ -62,13 +55,6 @@ def _median(values: np.ndarray) -> float:
     low = (len(values) - 1) // 2
     ordered = np.partition(values, (low, high))
     return (float(ordered[low]) + float(ordered[high])) / 2
-
-
-def _account(lane: Lane, name: str) -> np.ndarray:
-    found = lane.accounts.get(name)
-    if found is None:
-        found = lane.accounts[name] = np.zeros(len(lane.start), np.int64)
-    return found
 
 
 def _lost(lane: Lane) -> None:
@@ -105,7 +91,7 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
         taken = min(amount - moved, int(lane.accounts[name][place]))
         lane.accounts[name][place] -= taken
         moved += taken
-    _account(lane, target)[place] += moved
+    lane.account(target)[place] += moved
 
 
 def _tracing(lane: Lane) -> None:
@@ -120,7 +106,7 @@ def _tracing(lane: Lane) -> None:
             # In floating point, whole parts are less than 1 ns off, and never more than is there.
             parts = np.minimum((times * (moved / total)).astype(np.int64), times)
             np.subtract(times, parts, out=times)
-            _account(lane, "tracing")[:] += parts
+            lane.account("tracing")[:] += parts
             lane.overhead_ns -= int(parts.sum())
 
 
@@ -160,7 +146,7 @@ def _move_excess(lane: Lane, place: int, limit: int, medians: dict[str, float]) 
         taken = min(excess, excess * min(limit, total) // total)
         lane.accounts[name][place] -= taken
         moved += taken
-    _account(lane, "warm_up")[place] += moved
+    lane.account("warm_up")[place] += moved
 
 
 def _device(lane: Lane) -> None:
@@ -177,143 +163,12 @@ def _device(lane: Lane) -> None:
             moved += taken
     for account, lacking in lane.lacking.items():
         given = np.minimum(moved, lacking)
-        _account(lane, account)[:] += given
+        lane.account(account)[:] += given
         moved -= given
         if account in WAITING:  # then ranks wait for each other on the device
             lane.waiting = lane.waiting + given
             lane.own = np.where(lane.own < 0, -1, np.maximum(lane.own - given, 0))
     # `moved` is at most the sum of what is lacking, so nothing is left.
-
-
-def _waiting(lanes: Sequence[Lane]) -> None:
-    """Move the time in which ranks wait for slower ones."""
-    if len(lanes) < 2:
-        return
-    last = max(int(lane.number.max()) // lane.size for lane in lanes)
-    at_once = max(_CELLS // len(lanes), 1)
-    at_once = min(at_once, last + 1)
-    chunks = list(range(0, last + 1, at_once))
-    synchronised = _synchronised(lanes, chunks, at_once)
-    some = [lane for lane, is_in in zip(lanes, synchronised, strict=True) if is_in]
-    if len(some) < 2:
-        return
-    sources = ["communication", "backward"]
-    if _waits_in_forward(some, chunks, at_once):
-        sources.insert(1, "forward")
-        for lane in some:
-            lane.waiting = lane.waiting + lane.accounts["forward"]
-            lane.own = np.where(
-                lane.own < 0, -1, np.maximum(lane.own - lane.accounts["forward"], 0)
-            )
-    for chunk in _tables(some, chunks, at_once):
-        _move_waiting(some, chunk, sources)
-
-
-def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) -> None:
-    own, waiting = chunk.own, chunk.waiting
-    is_known = own >= 0
-    least = np.where(is_known, waiting, np.iinfo(np.int64).max).min(axis=0)
-    most = own.max(axis=0)
-    for row, (lane, (chosen, columns)) in enumerate(zip(lanes, chunk.places, strict=True)):
-        wait = np.minimum(waiting[row, columns] - least[columns], most[columns] - own[row, columns])
-        wait = np.where(is_known[row, columns], np.maximum(wait, 0), 0)
-        for source in sources:
-            times = lane.accounts.get(source)
-            if times is not None:
-                taken = np.minimum(wait, times[chosen])
-                times[chosen] -= taken
-                _account(lane, "waiting_for_ranks")[chosen] += taken
-                wait = wait - taken
-
-
-def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
-    """Return whether ranks wait for each other in the forward pass, as with sharded weights.
-
-    Their forward passes end together then, though they begin at different times: at least in the
-    units in which one rank is slow.
-    """
-    if not all("forward" in lane.accounts for lane in lanes):
-        return False
-    begins, ends, cycles = [], [], []
-    for chunk in _tables(lanes, chunks, at_once, has_forward=True):
-        is_known = (chunk.forwarded >= 0).all(axis=0)
-        if is_known.any():
-            ends.append(np.ptp(chunk.forwarded[:, is_known], axis=0))
-            begins.append(np.ptp((chunk.forwarded - chunk.forward)[:, is_known], axis=0))
-            cycles.append((chunk.own + chunk.waiting)[:, is_known].mean(axis=0))
-    if not ends:
-        return False
-    begin, end, cycle = (np.concatenate(each) for each in (begins, ends, cycles))
-    differs = begin > _LITTLE * cycle
-    if np.count_nonzero(differs) < max(_FEW, _LITTLE * len(begin)):
-        return False
-    return bool(np.median(end[differs] / begin[differs]) * _TOGETHER < 1)
-
-
-def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
-    """Return whether the units of each lane take as long as those of the others, in most units."""
-    different, total = np.zeros(len(lanes)), np.zeros(len(lanes))
-    for chunk in _tables(lanes, chunks, at_once):
-        is_known = chunk.own >= 0
-        cycle = np.where(is_known, chunk.own + chunk.waiting, np.nan).astype(float)
-        seen = is_known.sum(axis=0) > 1
-        if not seen.any():
-            continue
-        middle = np.nanmedian(cycle[:, seen], axis=0)
-        differs = np.abs(cycle[:, seen] - middle) > _DIFFERENT * middle
-        different += (differs & is_known[:, seen]).sum(axis=1)
-        total += is_known[:, seen].sum(axis=1)
-    synchronised: np.ndarray = (total > 0) & (different * 2 <= total)
-    return synchronised
-
-
-class _Chunk(NamedTuple):
-    """Some units of all lanes: tables with a row for each lane and a column for each unit."""
-
-    own: np.ndarray
-    """-1 if the time is unknown."""
-    waiting: np.ndarray
-    forwarded: np.ndarray
-    """-1 if the time is unknown. Empty if it was not requested; so is `forward`."""
-    forward: np.ndarray
-    places: list[tuple[_Places, _Places]]
-    """For each lane, the places of its units and their columns."""
-
-
-def _tables(
-    lanes: Sequence[Lane], chunks: list[int], at_once: int, *, has_forward: bool = False
-) -> Iterator[_Chunk]:
-    """Yield all units in chunks, by their numbers."""
-    for first in chunks:
-        shape = len(lanes), at_once
-        chunk = _Chunk(
-            np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
-            np.full(shape if has_forward else 0, -1, np.int64),
-            np.zeros(shape if has_forward else 0, np.int64), [],
-        )  # fmt: skip
-        for row, lane in enumerate(lanes):
-            chosen, columns = places = _places(lane, first, at_once)
-            chunk.places.append(places)
-            chunk.own[row, columns] = lane.own[chosen]
-            chunk.waiting[row, columns] = lane.waiting[chosen]
-            if has_forward:
-                chunk.forwarded[row, columns] = lane.forwarded[chosen]
-                chunk.forward[row, columns] = lane.accounts["forward"][chosen]
-        yield chunk
-
-
-def _places(lane: Lane, first: int, count: int) -> tuple[_Places, _Places]:
-    """Return the places of a lane's units in a chunk, and their columns."""
-    group = lane.number if lane.size == 1 else lane.number // lane.size
-    if len(group) and group[-1] - group[0] == len(group) - 1 and not lane.is_lost.any():
-        begin = int(group[0])
-        if (group[1:] > group[:-1]).all():  # slices are faster
-            low, high = max(begin, first), min(begin + len(group), first + count)
-            high = max(high, low)
-            return slice(low - begin, high - begin), slice(low - first, high - first)
-    is_due = (group >= first) & (group < first + count) & ~lane.is_lost
-    chosen = np.flatnonzero(is_due)
-    return chosen, group[chosen] - first
 
 
 def fit_parts(lane: Lane) -> None:

@@ -24,7 +24,8 @@ _TWO_THIRDS: Final = 2 / 3
 _WIDTH: Final = 0.97
 """The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
 _MOST_LANES: Final = 64
-_DRAWS: Final = 4
+_FEWEST_DRAWS, _MOST_DRAWS, _UNITS = 4, 64, 4096
+"""The number of draws: so many that the units times the draws are about `_UNITS`."""
 
 
 @dataclass
@@ -60,10 +61,12 @@ class RankWork:
             exact: np.ndarray = self.matrix.max(axis=0) - typical.max(axis=0)
             return exact
         draws, saved = np.random.default_rng(0), np.zeros(self.matrix.shape[1])
-        for _ in range(_DRAWS):
+        count = min(max(_UNITS // max(self.matrix.shape[1], 1), _FEWEST_DRAWS), _MOST_DRAWS)
+        for _ in range(count):
             noise = draws.normal(0, self._spread_ns, self.matrix.shape)
             saved += (self.matrix + noise).max(axis=0) - (typical + noise).max(axis=0)
-        return np.maximum(saved / _DRAWS, 0)
+        mean: np.ndarray = np.maximum(saved / count, 0)
+        return mean
 
     @cached_property
     def _spread_ns(self) -> float:
