@@ -24,6 +24,8 @@ _TWO_THIRDS: Final = 2 / 3
 _WIDTH: Final = 0.97
 """The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
 _MOST_LANES: Final = 64
+_CELLS: Final = 100_000
+"""The maximum number of times in a table of some lanes, unless one lane has more."""
 
 
 @dataclass
@@ -39,15 +41,28 @@ class RankWork:
     @cached_property
     def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The medians and the means of accounts in the steady units, over the others' ones."""
-        steady, lanes = self.cycles.is_steady, range(len(self.cycles.aligned.lanes))
         medians, means = {}, {}
         for account in _ACCOUNTS:
-            times = [self.cycles.of_lane(place, account)[steady] for place in lanes]
-            middle = np.array([float(np.median(each)) for each in times])
-            mean = np.array([float(each.mean()) for each in times])
+            middle, mean = self._middle_and_mean(account)
             medians[account] = middle - lower_median_of_others(middle)
             means[account] = mean - lower_median_of_others(mean)
         return medians, means
+
+    def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the median and the mean of an account in the steady units of each lane."""
+        cycles = self.cycles
+        middle, mean = np.zeros((2, len(cycles.aligned.lanes)))
+        if not cycles.has(account):
+            return middle, mean
+        steady = np.flatnonzero(cycles.is_steady)
+        step = max(_CELLS // max(len(steady), 1), 1)
+        for first in range(0, len(middle), step):
+            places = range(first, min(first + step, len(middle)))
+            times = np.array([cycles.left_in_lane(place, account) for place in places])
+            times = np.take(times, steady, axis=1).astype(np.float64)
+            middle[first : first + step] = np.median(times, axis=1)
+            mean[first : first + step] = times.mean(axis=1)
+        return middle, mean
 
     def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
         """Return the usual excess of a lane over the others' lower median, by account.
@@ -65,7 +80,7 @@ class RankWork:
         """Return for each lane its excess in some units (a mask: lanes by units), by account."""
         excess: list[dict[str, float]] = [{} for _ in self.cycles.aligned.lanes]
         some = units.any(axis=0)
-        for account in _ACCOUNTS:
+        for account in filter(self.cycles.has, _ACCOUNTS):
             rows = [self.cycles.of_lane(place, account)[some] for place in range(len(excess))]
             times = np.stack(rows)
             if not times.any():
