@@ -108,6 +108,21 @@ def test_ranges(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(
+    st.lists(
+        st.tuples(st.integers(0, 2**33), st.integers(0, 2**32 - 1), st.integers(-(2**62), 2**62)),
+        max_size=60,
+    )
+)
+def test_figures_of_a_table_are_exact(rows: list[tuple[int, int, int]]) -> None:
+    """For each pair of columns: those of 32 bits, and longer or negative ones."""
+    columns = dict(zip("abc", zip(*rows, strict=True) if rows else [(), (), ()], strict=True))
+    for names in ("ab", "b", "bc", "abc"):
+        table = np.array([columns[name] for name in names], np.int64)
+        expected = [PhaseTimes(name, list(columns[name])).figures() for name in names]
+        assert durations.table_figures(names, table) == expected
+
+
+@given(
     st.lists(st.integers(-(2**62), 2**62) | st.integers(-300, 300), min_size=1, max_size=200),
     st.integers(0, 5),
 )

@@ -435,6 +435,35 @@ def test_long_gaps_in_units_have_names() -> None:
     assert lane.totals["unattributed"] == 6 * 61
 
 
+def test_speed_leaves_out_evaluations_and_warm_up() -> None:
+    steady = {"data_load": 10, "forward": 50, "eval": 40}
+    [lane] = ledger_of(run_of([{"forward": 900}, *[steady] * 20], gap=5)).lanes
+    assert lane.units_per_second(1) == pytest.approx(20 * 1e9 / (20 * 65))
+    assert lane.units_per_second(21) is None
+
+
+def test_speed_of_overlapping_units_is_their_number_in_their_extent() -> None:
+    [lane] = ledger_of([Unit(100 * at, 150) for at in range(10)]).lanes
+    assert lane.units_per_second(0) == pytest.approx(10 * 1e9 / (900 + 150))
+
+
+def test_many_ranks_are_joined_to_the_maximum_number_of_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    units = [
+        unit
+        for rank in range(20)
+        for unit in run_of([{"data_load": 10, "forward": 50}] * 64, gap=5, rank=rank)
+    ]
+    complete = ledger_of(units)
+    cells = sum(map(ledger_fold._cells, complete.lanes))
+    monkeypatch.setattr(ledger_fold, "MOST_CELLS", cells // 4)
+    joined = ledger_of(units)
+    assert {lane.size for lane in joined.lanes} == {4}
+    assert joined.totals == complete.totals
+    assert_exact(joined)
+
+
 def test_scopes_around_units_are_transparent() -> None:
     spans = [
         IndexedSpan(id="f" * 16, parent_id=None, name="fit", start_ns=0, end_ns=100, rank=0),

@@ -23,6 +23,8 @@ from cirron_otel.core.run.figures.outside import OutsideScopes
 from cirron_otel.core.run.figures.slowest import SlowestFold
 from cirron_otel.core.run.figures.window import WindowSums
 from cirron_otel.core.run.figures.window_keys import WindowKeys
+from cirron_otel.core.run.findings.conclude import conclude
+from cirron_otel.core.run.findings.facts import Facts
 from cirron_otel.core.run.load.lanes import RankSums
 from cirron_otel.core.run.load.tree import ScopeTree
 from cirron_otel.core.run.relations import ABSENT, UNIT, Block, Texts
@@ -31,6 +33,8 @@ from tests.kit.wheels import ROOT
 ROW_BAR_NS, MEMORY_BAR_MB = 200, 300
 _AT_ONCE = 1 << 13
 _START = 10**18
+_BACKWARD_END = 6 * 10**6
+_SLOW_RANK = 99
 _PHASES = ("data_load", "forward", "backward", "optimizer_step")
 
 
@@ -62,10 +66,13 @@ def blocks(texts: Texts, ranks: int, units: int) -> Iterator[tuple[Block, Block]
         rows = {name: np.full(count, ABSENT, np.int64) for name in UNIT} | {
             "no": at * 5, "id_high": at, "id_low": at, "parent": np.full(count, -1), "rank": rank,
             "pid": rank, "idx": number, "start_ns": _START + number * 10**7,
-            "ns": random.integers(8_000_000, 10_000_000, count), "error": np.full(count, -1),
+            "ns": random.integers(8_000_000, 10**7, count), "error": np.full(count, -1),
             "flags": np.zeros(count, np.int64), "parts": np.full(count, len(tokens)),
         }  # fmt: skip
         phases = random.integers(10**6, 2 * 10**6, (count, len(tokens)))
+        # All ranks end the backward pass together: each one waits there for the slowest.
+        phases[rank % _SLOW_RANK == 0, 1] += 10**6
+        phases[:, 2] = _BACKWARD_END - phases[:, :2].sum(axis=1)
         ahead = np.cumsum(phases, axis=1) - phases
         yield (
             rows,
@@ -109,7 +116,8 @@ def measure(ranks: int, units: int) -> None:
         clock("slowest", slowest.add, rows, parts)
         clock("window", keys.add, rows)
     clock("ranks", of_ranks.finish)
-    clock("ledger", ledger.finish)
+    found = clock("ledger", ledger.finish)
+    clock("conclude", conclude, Facts(ledger=found))
     chosen = clock("window", keys.choose)
     window = WindowSums(texts, chosen, lambda block: np.zeros(len(block["no"]), np.int64))
     for rows, parts in blocks(texts, ranks, units):

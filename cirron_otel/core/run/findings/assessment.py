@@ -203,8 +203,8 @@ def add_wait(
         return
     count = len(assessment.ledger.lanes[lane].ns)
     rest = np.maximum(amounts, 0).astype(np.int64)
-    for shift in (0, 1):
-        if shift:
-            rest = np.r_[0, rest[:-1]]
-        taken = bid.add(lane, WAITING, aligned.to(place, rest, count))
-        rest = rest - aligned.of(place, taken)
+    rest -= aligned.of(place, bid.add(lane, WAITING, aligned.to(place, rest, count)))
+    if len(rest) > 1 and rest[:-1].any():
+        later = np.zeros(len(rest), np.int64)
+        later[1:] = rest[:-1]
+        bid.add(lane, WAITING, aligned.to(place, later, count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,13 @@ from ..figures.ledger import Ledger
 _BLOCKS: Final = 5
 _T: Final = 2.13
 """The 95th percentile of Student's t distribution with four degrees of freedom."""
+
+
+@functools.lru_cache(maxsize=64)
+def _block_starts(count: int) -> np.ndarray:
+    """Return the first places of equal blocks of units."""
+    starts: np.ndarray = np.linspace(0, count, _BLOCKS + 1).astype(np.int64)[:-1]
+    return starts
 
 
 class Claims:
@@ -111,9 +119,10 @@ class Bid:
         """
         left = self.left(lane, account)
         if amounts is None:
-            taken = left.copy()
+            taken = left
         else:
-            taken = np.clip(np.asarray(amounts).astype(np.int64), 0, left)
+            taken = np.minimum(np.asarray(amounts).astype(np.int64), left)
+            taken = np.maximum(taken, 0, out=taken)
         if is_host:
             free = self._free.get(lane)
             free = self._claims.free(lane) if free is None else free
@@ -121,11 +130,12 @@ class Bid:
                 taken = np.minimum(taken, free)
                 self._free[lane] = free - taken
         self._left[lane, account] = left - taken
-        total = int(taken.sum())
         if len(taken) >= _BLOCKS:
-            edges = np.linspace(0, len(taken), _BLOCKS + 1).astype(np.int64)
-            self._blocks += np.add.reduceat(taken, edges[:-1])
+            sums = np.add.reduceat(taken, _block_starts(len(taken)))
+            self._blocks += sums
+            total = int(sums.sum())
         else:
+            total = int(taken.sum())
             self._exact_ns += total
         self._count(lane, account, total)
         return taken

@@ -114,10 +114,17 @@ class Cycles:
         """The numbers of the units."""
         return self.aligned.numbers
 
+    def has(self, account: str) -> bool:
+        """Return whether one of the lanes has an account in some unit."""
+        return any(self._claims.has(lane, account) for lane in self.aligned.lanes)
+
+    def left_in_lane(self, place: int, account: str) -> np.ndarray:
+        """Return the unclaimed time of an account in one of the lanes, by unit, as int64."""
+        return self.aligned.of(place, self._claims.left(self.aligned.lanes[place], account))
+
     def of_lane(self, place: int, account: str) -> np.ndarray:
         """Return the unclaimed time of an account in one of the lanes, by unit, as float64."""
-        left = self._claims.left(self.aligned.lanes[place], account)
-        return self.aligned.of(place, left).astype(np.float64)
+        return self.left_in_lane(place, account).astype(np.float64)
 
     def waiting_of(self, place: int) -> np.ndarray:
         """Return the time of one of the lanes in waiting phases, by unit, as float64."""

@@ -26,6 +26,8 @@ _WIDTH: Final = 0.97
 _MOST_LANES: Final = 64
 _FEWEST_DRAWS, _MOST_DRAWS, _UNITS = 4, 64, 4096
 """The number of draws: so many that the units times the draws are about `_UNITS`."""
+_CELLS: Final = 100_000
+"""The maximum number of times in a table of some lanes, unless one lane has more."""
 
 
 @dataclass
@@ -41,12 +43,9 @@ class RankWork:
     @cached_property
     def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The medians and the means of accounts in the steady units, over the others' ones."""
-        steady, lanes = self.cycles.is_steady, range(len(self.cycles.aligned.lanes))
         medians, means = {}, {}
         for account in _ACCOUNTS:
-            times = [self.cycles.of_lane(place, account)[steady] for place in lanes]
-            middle = np.array([float(np.median(each)) for each in times])
-            mean = np.array([float(each.mean()) for each in times])
+            middle, mean = self._middle_and_mean(account)
             medians[account] = middle - lower_median_of_others(middle)
             means[account] = mean - lower_median_of_others(mean)
         return medians, means
@@ -60,11 +59,18 @@ class RankWork:
         if not self._spread_ns:
             exact: np.ndarray = self.matrix.max(axis=0) - typical.max(axis=0)
             return exact
-        draws, saved = np.random.default_rng(0), np.zeros(self.matrix.shape[1])
-        count = min(max(_UNITS // max(self.matrix.shape[1], 1), _FEWEST_DRAWS), _MOST_DRAWS)
+        lanes, units = self.matrix.shape
+        draws, saved = np.random.default_rng(0), np.zeros(units)
+        count = min(max(_UNITS // max(units, 1), _FEWEST_DRAWS), _MOST_DRAWS)
+        step = max(_CELLS // max(units, 1), 1)
         for _ in range(count):
-            noise = draws.normal(0, self._spread_ns, self.matrix.shape)
-            saved += (self.matrix + noise).max(axis=0) - (typical + noise).max(axis=0)
+            most = np.full((2, units), -np.inf)
+            for first in range(0, lanes, step):
+                some = slice(first, first + step)
+                noise = draws.normal(0, self._spread_ns, self.matrix[some].shape)
+                for work, result in zip((self.matrix, typical), most, strict=True):
+                    np.maximum(result, (work[some] + noise).max(axis=0), out=result)
+            saved += most[0] - most[1]
         mean: np.ndarray = np.maximum(saved / count, 0)
         return mean
 
@@ -72,8 +78,26 @@ class RankWork:
     def _spread_ns(self) -> float:
         """The deviation of the work in the waiting phases, ns."""
         cycles = self.cycles
-        waiting = [cycles.waiting_of(place) for place in range(len(cycles.aligned.lanes))]
-        return deviation_of(np.min(np.stack(waiting), axis=0)[cycles.is_steady])
+        least = np.full(self.matrix.shape[1], np.inf)
+        for place in range(len(cycles.aligned.lanes)):
+            np.minimum(least, cycles.waiting_of(place), out=least)
+        return deviation_of(least[cycles.is_steady])
+
+    def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the median and the mean of an account in the steady units of each lane."""
+        cycles = self.cycles
+        middle, mean = np.zeros((2, len(cycles.aligned.lanes)))
+        if not cycles.has(account):
+            return middle, mean
+        steady = np.flatnonzero(cycles.is_steady)
+        step = max(_CELLS // max(len(steady), 1), 1)
+        for first in range(0, len(middle), step):
+            places = range(first, min(first + step, len(middle)))
+            times = np.array([cycles.left_in_lane(place, account) for place in places])
+            times = np.take(times, steady, axis=1).astype(np.float64)
+            middle[first : first + step] = np.median(times, axis=1)
+            mean[first : first + step] = times.mean(axis=1)
+        return middle, mean
 
     def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
         """Return the usual excess of a lane over the others' lower median, by account.
@@ -91,7 +115,7 @@ class RankWork:
         """Return for each lane its excess in some units (a mask: lanes by units), by account."""
         excess: list[dict[str, float]] = [{} for _ in self.cycles.aligned.lanes]
         some = units.any(axis=0)
-        for account in _ACCOUNTS:
+        for account in filter(self.cycles.has, _ACCOUNTS):
             rows = [self.cycles.of_lane(place, account)[some] for place in range(len(excess))]
             times = np.stack(rows)
             if not times.any():

@@ -132,7 +132,7 @@ def _price_persistent(
                                     np.minimum(saved, excess[place]))  # fmt: skip
         add_wait(assessment, bid, cycles, place, rest)
     kind, main = cause_of(by_account)
-    mean = float(saved.mean())
+    mean = float(saved.mean()) / cycles.aligned.size
 
     def describe(finding: Finding) -> None:
         lanes = [cycles.aligned.lanes[place] for place in places]
@@ -148,7 +148,8 @@ def _price_persistent(
         locate(
             finding,
             wait_ns=round(mean),
-            excess_ns={str(assessment.ledger.lanes[lane].rank): round(float(excess[place]))
+            excess_ns={str(assessment.ledger.lanes[lane].rank):
+                       round(float(excess[place]) / cycles.aligned.size)
                        for lane, place in zip(lanes, places, strict=True)},
             accounts_ns={name: round(ns) for name, ns in by_account.items()},
             unit_ns=round(assessment.unit_ns),
