@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.analysis.verdicts.window_keys import WindowKeys
+from cirron_otel.core.analysis.verdicts.window_sums import WindowSums
 from cirron_otel.core.run.figures.breakdowns import RankFold
 from cirron_otel.core.run.figures.ledger_fold import LedgerFold
 from cirron_otel.core.run.figures.outside import OutsideScopes
 from cirron_otel.core.run.figures.slowest import SlowestFold
 from cirron_otel.core.run.figures.wall_times import OtherIntervals
-from cirron_otel.core.run.figures.window import WindowSums
-from cirron_otel.core.run.figures.window_keys import WindowKeys
 from cirron_otel.core.run.load.lanes import RankSums
 from cirron_otel.core.run.load.tree import ScopeTree
 from cirron_otel.core.run.relations import ABSENT, UNIT, Block, Texts
