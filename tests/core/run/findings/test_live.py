@@ -72,6 +72,19 @@ def test_units_are_numbered_over_the_whole_run(tmp_path: Path) -> None:
     assert [(each.kind, each.steps) for each in found.findings] == [("NON_FINITE", [(200, 200)])]
 
 
+def test_requests_are_followed_in_a_bounded_window(tmp_path: Path) -> None:
+    spool, live = GrowingSpool(tmp_path, world_size=1), followed(tmp_path)
+    for number in range(40):
+        spool.write(5, CALM, unit="request")
+        found = polled(live, spool)
+        assert (found.unit, found.units) == ("request", min(5 * (number + 1), WINDOW))
+    assert len(live.followed.state[0]) <= 9
+    facts = live._facts
+    assert facts is not None
+    assert facts.ledger is not None
+    assert int(facts.ledger.lanes[0].number[-1]) == spool.count - 1
+
+
 def test_the_start_is_not_reported_from_a_later_window(tmp_path: Path) -> None:
     """The session's span, which arrives at the end, begins with the run."""
     spool, live = GrowingSpool(tmp_path, world_size=1), followed(tmp_path)
