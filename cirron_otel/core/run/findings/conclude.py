@@ -109,7 +109,7 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     lanes = [each for each in ledger.lanes if len(each.number)]
     first = min((int(each.number[0]) for each in lanes), default=0)
     count = max((int(each.number[-1]) for each in lanes), default=-1) + 1 - first
-    return f"Healthy: the time of {count:,} {facts.unit}s is {', '.join(shares)}."
+    return f"The time of {count:,} {facts.unit}s is {', '.join(shares)}."
 
 
 def _name(account: str, facts: Facts) -> str:

@@ -118,6 +118,11 @@ class Cycles:
         left = self._claims.left(self.aligned.lanes[place], account)
         return self.aligned.of(place, left).astype(np.float64)
 
+    def waiting_of(self, place: int) -> np.ndarray:
+        """Return the time of one of the lanes in waiting phases, by unit, as float64."""
+        lane = self._claims.lanes[self.aligned.lanes[place]]
+        return self.aligned.of(place, lane.waiting).astype(np.float64)
+
     def work_of(self, place: int, accounts: Sequence[str] = WORK) -> np.ndarray:
         """Return the unclaimed time of some accounts in one of the lanes, by unit, as float64."""
         lane = self.aligned.lanes[place]

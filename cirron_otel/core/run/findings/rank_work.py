@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.ledger import Ledger
-from .cycles import WORK, Cycles
+from .cycles import WORK, Cycles, deviation_of
 
 _WAITING_PHASES: Final = ("backward", "communication")
 """The accounts in which ranks wait. Their rest is not what the others wait for."""
@@ -24,6 +24,7 @@ _TWO_THIRDS: Final = 2 / 3
 _WIDTH: Final = 0.97
 """The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
 _MOST_LANES: Final = 64
+_DRAWS: Final = 4
 
 
 @dataclass
@@ -48,6 +49,27 @@ class RankWork:
             medians[account] = middle - lower_median_of_others(middle)
             means[account] = mean - lower_median_of_others(mean)
         return medians, means
+
+    def saved(self, typical: np.ndarray) -> np.ndarray:
+        """Return the time that each unit would save if the lanes had other work, ns.
+
+        The ranks also differ in the work of the phase in which they wait. Only its spread is known,
+        from the rank that waits least, so the mean over some draws is returned.
+        """
+        if not self._spread_ns:
+            return self.matrix.max(axis=0) - typical.max(axis=0)
+        draws, saved = np.random.default_rng(0), np.zeros(self.matrix.shape[1])
+        for _ in range(_DRAWS):
+            noise = draws.normal(0, self._spread_ns, self.matrix.shape)
+            saved += (self.matrix + noise).max(axis=0) - (typical + noise).max(axis=0)
+        return np.maximum(saved / _DRAWS, 0)
+
+    @cached_property
+    def _spread_ns(self) -> float:
+        """The deviation of the work in the waiting phases, ns."""
+        cycles = self.cycles
+        waiting = [cycles.waiting_of(place) for place in range(len(cycles.aligned.lanes))]
+        return deviation_of(np.min(np.stack(waiting), axis=0)[cycles.is_steady])
 
     def excess_of(self, place: int, excess_ns: float) -> dict[str, float]:
         """Return the usual excess of a lane over the others' lower median, by account.

@@ -117,7 +117,7 @@ def _price_persistent(
 ) -> Finding | None:
     cycles = work.cycles
     typical = work.matrix - excess[:, None]
-    saved = np.maximum(work.matrix.max(axis=0) - typical.max(axis=0), 0)
+    saved = work.saved(typical)
     bid = assessment.claims.bid()
     by_account: dict[str, float] = {}
     for place in range(len(cycles.aligned.lanes)):
@@ -154,7 +154,7 @@ def _price_persistent(
         _advise(finding, kind)
 
     finding = assessment.price(kind, bid, describe, is_estimate=True)
-    if finding is not None and finding.severity != "notice":
+    if finding is not None:
         work.matrix = typical
     return finding
 
@@ -192,7 +192,7 @@ def _of_units(assessment: Assessment, work: RankWork) -> Finding | None:
     if not units.any():
         return None
     typical = np.where(slow, usual, matrix)
-    saved = np.maximum(matrix.max(axis=0) - typical.max(axis=0), 0)
+    saved = work.saved(typical)
     bid = assessment.claims.bid()
     by_account: dict[str, float] = {}
     by_place = {}
