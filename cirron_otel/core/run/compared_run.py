@@ -10,6 +10,7 @@ from ..analysis.breakdown import Breakdown
 from ..analysis.mark_series import MarkSeries, series_title
 from ..analysis.verdicts.comparison import block_medians
 from ..analysis.verdicts.diagnosis import Diagnosis
+from ..analysis.verdicts.run_window import diagnosis_of
 from ..analysis.verdicts.thresholds import thresholds_of
 from ..analysis.verdicts.verdict import Verdict
 from .run import Run
@@ -73,6 +74,6 @@ def compared_run(run: Run) -> ComparedRun:
         ),
         [LastValue.of(each) for each in series],
         left_out,
-        run.diagnosis(thresholds_of("run")),
+        diagnosis_of(run, thresholds_of("run")),
         run.dropped_marks,
     )

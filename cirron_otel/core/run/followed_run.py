@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from ..analysis.run_batch import CLOSED, outline_of
+from ..analysis.run_batch import CLOSED, STEP_NAMES, outline_of_rows
 from ..analysis.run_selection import choose_run
 from ..analysis.runs import Run as ListedRun
+from ..records.rows import IndexedBatch, rows_of
 from ..spool.journal import open_scopes
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.reader import BatchFile, SpoolReader
@@ -23,8 +24,11 @@ from .opening import open_run
 from .recent_batches import RecentBatches
 from .relations import known
 from .run import Run
+from .shapes.producers import REQUEST
 from .stall import Stall
 
+COUNTED: Final = frozenset({*STEP_NAMES, REQUEST})
+"""The names of the units that are counted as batches are read."""
 _MOST_FAILED: Final = 100
 """The maximum number of batches with the end of a failed session that are kept for their sake."""
 
@@ -120,7 +124,8 @@ class FollowedRun:
 
     def _add(self, batch: BatchFile) -> None:
         """Add a batch to the recent ones if it belongs to the run."""
-        outline = outline_of(batch.data)
+        rows = rows_of(batch.data)
+        outline = outline_of_rows(rows, batch.data)
         key = outline.session
         if key is None or key in self._foreign:
             return
@@ -135,7 +140,7 @@ class FollowedRun:
         session.is_ended = session.is_ended or outline.status is not None
         if outline.status not in (None, CLOSED) and len(self._failed) < _MOST_FAILED:
             self._failed.add(batch.name)
-        self.recent.add(batch.name, outline.steps)
+        self.recent.add(batch.name, outline.steps or _requests_in(rows))
 
     def _choose(self) -> None:
         """Choose the run, or update its sessions, after a new session has appeared."""
@@ -216,3 +221,12 @@ class FollowedRun:
 
     def _has_batches(self, prefix: str) -> bool:
         return any(owner_of(name) == prefix for name in self._seen)
+
+
+def _requests_in(rows: IndexedBatch) -> dict[int | None, int]:
+    """Return the number of requests in a batch without steps, by rank."""
+    requests: dict[int | None, int] = {}
+    for span in rows.spans:
+        if span.name == REQUEST:
+            requests[span.rank] = requests.get(span.rank, 0) + 1
+    return requests

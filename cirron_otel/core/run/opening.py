@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...errors import UsageError
-from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
-from ..analysis.verdicts.thresholds import Thresholds
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
 from .load.arranged import ArrangedRecording
@@ -55,20 +53,3 @@ def reduced(batches: Iterable[BatchFile]) -> Recording | None:
     except NotReducibleError:
         return None
     return reducer
-
-
-def diagnose_batches(
-    batches: Iterable[BatchFile],
-    limits: Thresholds,
-    world_size: int | None = None,
-    *,
-    unit: str | None = None,
-) -> Diagnosis:
-    """Return the diagnosis of a run's batches, for example of a SpoolReader.
-
-    `world_size` is the number of ranks that the run should have, if it is known. `unit` and the
-    errors are those of `open_run`.
-    """
-    reader = batches if isinstance(batches, SpoolReader) else None
-    with open_run(batches, reader, unit=unit) as run:
-        return diagnose(run.window(limits, world_size), limits)

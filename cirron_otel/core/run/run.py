@@ -21,10 +21,6 @@ from ..analysis.rank_report import RankReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
 from ..analysis.run_traces import records_at
 from ..analysis.summary import SessionSummary, with_processes
-from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
-from ..analysis.verdicts.summary_window import summary_window
-from ..analysis.verdicts.thresholds import Thresholds
-from ..analysis.verdicts.window import StepWindow
 from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
@@ -37,19 +33,14 @@ from .figures.ledger import Ledger
 from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
 from .figures.outside import OutsideScopes
-from .figures.readings import ReadingsFold, rank_memory
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
-from .figures.window import WindowSums
-from .figures.window_keys import WindowKeys
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
-from .stall import Stall
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
-_MOST_MISSING: Final = 1000
 
 
 class Run:
@@ -77,7 +68,7 @@ class Run:
     @cached_property
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
-        folds = _UnitFolds(self.recording, self._failures, self._most_slowest, self._epoch_of)
+        folds = _UnitFolds(self.recording, self._failures, self._most_slowest, self.epoch_of)
         for units, parts in self._unit_blocks():
             folds.ranks.add(units, parts)
             folds.ledger.add(units, parts)
@@ -305,7 +296,7 @@ class Run:
         owners = self._owners.result()
         if not len(owners) or not isinstance(reader, SpoolReader):
             return None
-        steps, layouts = read_steps(self.recording, owners, reader, self._epoch_of)
+        steps, layouts = read_steps(self.recording, owners, reader, self.epoch_of)
         return RunDigests(reader, list(self.recording.files()), layouts, steps)
 
     @cached_property
@@ -313,69 +304,7 @@ class Run:
         """Whether the run has units."""
         return bool(self.breakdowns)
 
-    def diagnosis(self, limits: Thresholds, world_size: int | None = None) -> Diagnosis | None:
-        """Return the verdicts on the last units; None if there are neither units nor a summary."""
-        if not self.has_units and next(iter(self.recording.summary_values()), None) is None:
-            return None
-        return diagnose(self.window(limits, world_size), limits)
-
-    def window(
-        self,
-        limits: Thresholds,
-        world_size: int | None = None,
-        stalls: list[Stall] | None = None,
-    ) -> StepWindow:
-        """Return the window of the last aligned units, or of a summary of a run without units.
-
-        `world_size` is the number of ranks that the run should have, if it is known.
-        """
-        if not self.has_units:
-            window = summary_window(self.recording.summary_values(), limits.policy)
-            if window is not None:
-                return window
-        steps = self._window_sums(limits)
-        first, last = steps.ends()
-        begin_ns, end_ns = steps.times()
-        times = None
-        if limits.policy == "live" and begin_ns is not None and end_ns is not None:
-            times = begin_ns, end_ns
-        readings = ReadingsFold(self.recording.texts, times)
-        for block in self.recording.mark_blocks():
-            readings.add(block)
-        return StepWindow(
-            policy=limits.policy,
-            steps=steps.count,
-            ranks=steps.ranks(),
-            clock=steps.clock,
-            first=first,
-            last=last,
-            slow_steps=steps.slow,
-            summarised=steps.summarised(),
-            missing_ranks=_missing(steps.present(), world_size),
-            memory=rank_memory(self._samples, steps, round(limits["memory.steps"])),
-            cpu=readings.cpu(),
-            gpu=readings.gpu(),
-            temperature=readings.temperature(),
-            non_finite=readings.non_finite(),
-            outside=steps.outside(),
-            stalls=stalls or [],
-        )
-
-    def _window_sums(self, limits: Thresholds) -> WindowSums:
-        recording = self.recording
-        texts = recording.texts
-        keys = WindowKeys(
-            texts, lambda token: texts.token(self._epoch_of(texts.text(token))), limits
-        )
-        for units, _ in recording.unit_blocks():
-            keys.add(units)
-        sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
-        for units, parts in self._unit_blocks():
-            sums.add(units, parts)
-        sums.finish()
-        return sums
-
-    def _epoch_of(self, scope: str | None) -> str | None:
+    def epoch_of(self, scope: str | None) -> str | None:
         """Return the number of the epoch that a scope is, or is in, even if it has not ended."""
         return self.recording.tree.epoch_of(scope, self._open_scopes)
 
@@ -437,9 +366,3 @@ class _UnitFolds:
 
 def _order(rank: int | None) -> tuple[bool, int]:
     return rank is not None, rank or 0
-
-
-def _missing(present: set[int | None], world_size: int | None) -> list[int]:
-    """Return the ranks of the job without a unit, at most 1,000."""
-    ranks = range(min(world_size or 0, len(present) + _MOST_MISSING))
-    return [rank for rank in ranks if rank not in present] if present else []

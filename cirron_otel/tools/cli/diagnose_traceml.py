@@ -101,8 +101,8 @@ def _in_python(
     """
     from ...core.analysis.run_selection import ALL, all_runs
     from ...core.analysis.verdicts.diagnosis import diagnose
+    from ...core.analysis.verdicts.run_window import diagnose_batches, step_window
     from ...core.run.choosing import open_chosen_run
-    from ...core.run.opening import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run
@@ -124,7 +124,7 @@ def _in_python(
             shown.stage("reading batches", then="diagnosing")
             with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
                 report_chosen(chosen, source.run)
-                window = opened.window(limits, chosen.world_size)
+                window = step_window(opened, limits, chosen.world_size)
                 runs = [DiagnosedRun(chosen, diagnose(window, limits))]
         return _DiagnosedSource(runs, place.findings(*readers), place.report_problems(*readers))
 
@@ -135,12 +135,13 @@ def _by_engine(engine: str, source: EngineSource, limits: Thresholds) -> _Diagno
     def compute(tables: OpenedTables, wanted: str | None) -> list[DiagnosedRun]:
         from ...core.analysis.run_selection import ALL
         from ...core.analysis.verdicts.diagnosis import diagnose
+        from ...core.analysis.verdicts.run_window import step_window
         from ...core.run.engines.opening import engine_run
 
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
             with tables.run(chosen, names, needs_digests=False) as run:
-                window = engine_run(run).window(limits, run.chosen.world_size)
+                window = step_window(engine_run(run), limits, run.chosen.world_size)
                 runs.append(DiagnosedRun(chosen, diagnose(window, limits)))
         return runs
 

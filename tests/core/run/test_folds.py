@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import PhaseTimes
+from cirron_otel.core.analysis.verdicts.run_window import step_window
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.figures import breakdowns, durations
 from cirron_otel.core.run.figures.durations import Durations
@@ -76,7 +77,7 @@ def figures(run: Run) -> dict[str, Any]:
     return {
         "report": report.to_json(),
         "together": report.together.to_json(),
-        "window": run.window(LIMITS),
+        "window": step_window(run, LIMITS),
         "device": run.device_ns,
         "columns": table.columns,
         "rows": sorted(map(repr, table.rows())),

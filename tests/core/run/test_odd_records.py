@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.run_report import RunReport
+from cirron_otel.core.analysis.verdicts.run_window import diagnosis_of
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
@@ -106,7 +107,7 @@ def test_rank_minus_one_is_no_missing_rank(tmp_path: Path) -> None:
     found = reported(reader, reader)
     assert [each.rank for each in found.ranks] == [None, -1]
     with open_run(reader, reader) as run:
-        diagnosis = run.diagnosis(thresholds_of("run"))
+        diagnosis = diagnosis_of(run, thresholds_of("run"))
     assert diagnosis is not None
     assert diagnosis.ranks == [None, -1]
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
-from cirron_otel.core.run.opening import diagnose_batches, open_run
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.core.analysis.verdicts.records import START, Rank, write_spool

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.analysis.verdicts.window_keys import WindowKeys
+from cirron_otel.core.analysis.verdicts.window_sums import WindowSums
 from cirron_otel.core.run.figures.breakdowns import RankFold
 from cirron_otel.core.run.figures.ledger_fold import LedgerFold
 from cirron_otel.core.run.figures.outside import OutsideScopes
 from cirron_otel.core.run.figures.slowest import SlowestFold
-from cirron_otel.core.run.figures.window import WindowSums
-from cirron_otel.core.run.figures.window_keys import WindowKeys
 from cirron_otel.core.run.findings.conclude import conclude
 from cirron_otel.core.run.findings.facts import Facts
 from cirron_otel.core.run.load.lanes import RankSums

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import cirron_otel as ci
 from cirron_otel.core.analysis.verdicts.diagnosis import Diagnosis
+from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
-from cirron_otel.core.run.opening import diagnose_batches
 from cirron_otel.core.spool.reader import SpoolReader
 
 from .machine import (

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
+from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.records.step_summaries import INSIDE
 from cirron_otel.core.run.load.arranged import Records
-from cirron_otel.core.run.opening import diagnose_batches
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.targets.exported_part import exported_part
 

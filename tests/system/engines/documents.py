@@ -10,13 +10,14 @@ from typing import Any
 
 from cirron_otel.core.analysis.breakdown import Breakdown
 from cirron_otel.core.analysis.verdicts.diagnosis import diagnose
+from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches, step_window
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
 from cirron_otel.core.run.compared_run import ComparedRun, compared_run
 from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
-from cirron_otel.core.run.opening import diagnose_batches, open_run
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.run import Run
 from cirron_otel.core.spool.reader import SpoolReader
@@ -92,7 +93,7 @@ def _document(name: str, run: OpenedRun, opened: Run) -> Any:
         return document_of(compared_run(opened))
     if name == relations.RELATIONS:
         return relations.document_of(EngineRecording(run, Texts(), relations.FEW))
-    return diagnose(opened.window(LIMITS, run.chosen.world_size), LIMITS).to_json()
+    return diagnose(step_window(opened, LIMITS, run.chosen.world_size), LIMITS).to_json()
 
 
 def document_of(compared: ComparedRun) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 from ...run.followed_run import FollowedRun
 from ...spool.reader import SpoolReader
 from .diagnosis import Diagnosis, diagnose
+from .run_window import step_window
 from .thresholds import Thresholds
 from .verdict import Verdict
 
@@ -33,7 +34,9 @@ class LiveRun:
             return None
         with followed.opened() as run:
             followed.note_progress(run, now_ns)
-            window = run.window(self._limits, followed.run.world_size, followed.stalls(now_ns))
+            window = step_window(
+                run, self._limits, followed.run.world_size, followed.stalls(now_ns)
+            )
             return diagnose(window, self._limits)
 
 

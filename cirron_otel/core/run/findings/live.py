@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ...analysis.run_batch import STEP_NAMES
 from ...durations import SECOND_NS
 from ...spool.reader import SpoolReader
 from ..accounts import OVERRIDING, account_of
-from ..followed_run import FollowedRun
+from ..followed_run import COUNTED, FollowedRun
 from ..stall import Stall
 from .conclude import Status, conclude, headline_of, status_of
 from .facts import Facts
@@ -94,7 +93,7 @@ class LiveFindings:
         recent = followed.recent
         if recent.has_all and _units_of(facts) <= self._units:
             return facts
-        dropped = recent.dropped if facts.unit in STEP_NAMES else {}
+        dropped = recent.dropped if facts.unit in COUNTED else {}
         return of_last_units(facts, self._units, running, dropped)
 
 

@@ -18,12 +18,19 @@ class GrowingSpool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.rank, self.world_size = rank, world_size
 
-    def write(self, steps: int, phases: dict[str, Any], loss: float | str | None = None) -> None:
+    def write(
+        self,
+        steps: int,
+        phases: dict[str, Any],
+        loss: float | str | None = None,
+        unit: str = "step",
+    ) -> None:
         """Write a batch with these steps, and a mark at the end of each one."""
         self.records.spans.clear()
         marks = len(self.records.marks)
         for _ in range(steps):
             step = self.records.step(self.count, phases)
+            self.records.spans[-1]["name"] = unit
             self.count += 1
             if loss is not None:
                 self.records.at -= 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.verdicts.diagnosis import Diagnosis, diagnose
+from cirron_otel.core.analysis.verdicts.run_window import step_window
 from cirron_otel.core.analysis.verdicts.thresholds import Thresholds, thresholds_of
 from cirron_otel.core.analysis.verdicts.window import StepMeans, StepWindow
 from cirron_otel.core.run.opening import open_run
@@ -33,7 +34,7 @@ def _window(
     reader: SpoolReader, in_columns: bool, limits: Thresholds, world: int | None
 ) -> StepWindow:
     with open_run(reader, in_columns=in_columns) as run:
-        return run.window(limits, world)
+        return step_window(run, limits, world)
 
 
 def diagnosis_of(folder: Path, *ranks: Rank, **options: Any) -> Diagnosis:

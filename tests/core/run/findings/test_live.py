@@ -59,7 +59,7 @@ def test_slow_input_appears_and_ends_in_a_bounded_window(tmp_path: Path) -> None
             assert kinds(found) == {"INPUT_BOUND"}
             assert found.findings[0].share == pytest.approx(0.5)
     assert found.status == "healthy"
-    assert "The time of 20 steps" in found.headline
+    assert found.headline.startswith("The time of 20 steps is ")
 
 
 def test_units_are_numbered_over_the_whole_run(tmp_path: Path) -> None:
@@ -70,6 +70,19 @@ def test_units_are_numbered_over_the_whole_run(tmp_path: Path) -> None:
     spool.write(1, CALM, loss="nan")
     found = polled(live, spool)
     assert [(each.kind, each.steps) for each in found.findings] == [("NON_FINITE", [(200, 200)])]
+
+
+def test_requests_are_followed_in_a_bounded_window(tmp_path: Path) -> None:
+    spool, live = GrowingSpool(tmp_path, world_size=1), followed(tmp_path)
+    for number in range(40):
+        spool.write(5, CALM, unit="request")
+        found = polled(live, spool)
+        assert (found.unit, found.units) == ("request", min(5 * (number + 1), WINDOW))
+    assert len(live.followed.state[0]) <= 9
+    facts = live._facts
+    assert facts is not None
+    assert facts.ledger is not None
+    assert int(facts.ledger.lanes[0].number[-1]) == spool.count - 1
 
 
 def test_the_start_is_not_reported_from_a_later_window(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...analysis.verdicts.thresholds import Thresholds
-from ...analysis.verdicts.window import StepNumber
-from ..relations import Block, Texts
-from .by_rank import by_rank, sorted_by_rank
+from ...run.figures.by_rank import by_rank, sorted_by_rank
+from ...run.relations import Block, Texts
+from .thresholds import Thresholds
+from .window import StepNumber
 
 _COLUMNS: Final = ("parent", "idx", "start_ns", "no", "ns")
 

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...analysis.breakdown import COMPONENTS, is_collective
-from ...analysis.verdicts.window import Clock
-from ..relations import ABSENT, Block, Texts
+from ...run.relations import ABSENT, Block, Texts
+from ..breakdown import COMPONENTS, is_collective
+from .window import Clock
 
 SCOPE: Final = "scope"
 """The component of scopes that are neither compute nor wait."""

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
-from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts, known
-from .by_rank import by_rank, sorted_by_rank
-from .durations import sums_at
+from ...run.figures.by_rank import by_rank, sorted_by_rank
+from ...run.figures.durations import sums_at
+from ...run.relations import ABSENT, SUMMARY, SUMS, Block, Texts, known
+from .window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
 from .window_keys import ChosenUnits
 from .window_parts import SCOPE, ComponentTimes
 
