@@ -208,7 +208,7 @@ def _row(each: AccountChange, compared: Comparison) -> tuple[str, ...]:
 
 
 def _is_noise(each: AccountChange) -> bool:
-    return each.noise_ns is not None and abs(each.per_unit_ns) <= each.noise_ns
+    return each.noise_ns is not None and 0 < abs(each.per_unit_ns) <= each.noise_ns
 
 
 def _configuration(compared: Comparison) -> Iterator[str]:
