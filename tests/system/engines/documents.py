@@ -14,7 +14,7 @@ from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches, step
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
-from cirron_otel.core.run.compared_run import ComparedRun, compared_run
+from cirron_otel.core.run.comparison import costs_of
 from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
 from cirron_otel.core.run.opening import open_run
@@ -32,8 +32,8 @@ SLOWEST = 5
 LIMITS = thresholds_of("run", ("warmup.steps=2", "memory.steps=2", "window.steps=100"))
 """Verdicts are given for the few steps of the generated recordings."""
 ALL = ("report", "comparison", "diagnosis")
-EACH_QUERY = ("report", "comparison")
-"""The documents with every query: a comparison contains a diagnosis, by other limits."""
+EACH_QUERY = ("report", "diagnosis")
+"""The documents with every query: a comparison needs those of a report."""
 
 
 def some(name: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
             if name == "report":
                 documents[name] = document_of_run("", run).to_json()
             elif name == "comparison":
-                documents[name] = document_of(compared_run(run))
+                documents[name] = compared(run)
             else:
                 documents[name] = diagnose_batches(reader, LIMITS).to_json()
     return documents
@@ -90,18 +90,20 @@ def _document(name: str, run: OpenedRun, opened: Run) -> Any:
     if name == "report":
         return document_of_run("", opened).to_json()
     if name == "comparison":
-        return document_of(compared_run(opened))
+        return compared(opened)
     if name == relations.RELATIONS:
         return relations.document_of(EngineRecording(run, Texts(), relations.FEW))
     return diagnose(step_window(opened, LIMITS, run.chosen.world_size), LIMITS).to_json()
 
 
-def document_of(compared: ComparedRun) -> dict[str, Any]:
+def compared(run: Run) -> dict[str, Any]:
     """The figures of a run by which `diff` compares it."""
-    diagnosis = compared.diagnosis
-    return asdict(compared) | {
-        "steps": _figures(compared.steps),
-        "diagnosis": None if diagnosis is None else diagnosis.to_json(),
+    costs = costs_of(run.ledger)
+    return {
+        "costs": None if costs is None else asdict(costs),
+        "steps": _figures(run.together),
+        "marks": [(each.title, each.rank, each.last) for each in run.marks[0]],
+        "dropped_marks": run.dropped_marks,
     }
 
 

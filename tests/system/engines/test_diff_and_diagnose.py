@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.analysis.verdicts.test_comparison import job
 from tests.core.columns.helpers import of_run
 from tests.kit.generators.trees import training
 from tests.kit.spools.made import encoded
 from tests.kit.spools.recorded import SPOOLS, own_spool
+from tests.tools.cli.comparing import job
 from tests.tools.conftest import Run, one_line, run
 
 from .test_command import written

@@ -76,13 +76,13 @@ def test_scopes_of_many_levels(tmp_path: Path) -> None:
         spans.append(span(number + 1, number, name="forward"))
     batch = made(0, spans=spans)
     files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
-    names = ("comparison",)
+    names = ("comparison", "diagnosis")
     expected = in_python(files, tmp_path / "s", names)
     comparison = expected["comparison"]
     assert [(name, times) for name, times, *_ in comparison["steps"]] == [
         ("step", 1), ("mine", 1), ("forward", 75), ("unattributed", 1),
     ]  # fmt: skip
-    assert comparison["diagnosis"]["window"]["first"] == {"epoch": "3", "step": "0"}
+    assert expected["diagnosis"]["window"]["first"] == {"epoch": "3", "step": "0"}
     assert in_duckdb(files, tmp_path / "c", names=names) == expected
 
 
@@ -106,7 +106,7 @@ def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
     report = found["report"]
     assert "COMPUTE_STRAGGLER" in [each["kind"] for each in report["findings"]]
     assert [each["steps"]["times"] for each in report["ranks"]] == [80] * 3
-    assert len(set(found["comparison"]["medians"])) == 10
+    assert found["comparison"]["costs"]["noise"] > 0
     assert found["diagnosis"]["primary"] == "COMPUTE_STRAGGLER"
 
 

@@ -57,8 +57,8 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "cpu.warn": Threshold(0.80, 0.80, "mean CPU utilisation"),
     "gpu_utilization.warn": Threshold(0.30, 0.30, "mean GPU utilisation below which it is low"),
     "gpu_temperature.warn": Threshold(85, 85, "highest temperature of a GPU, in °C"),
-    "diff.moderate": Threshold(0.03, 0.03, "change of the median step in `diff`: `warn`"),
-    "diff.material": Threshold(0.08, 0.08, "change of the median step in `diff`: `crit`"),
+    "diff.moderate": Threshold(0.03, 0.03, "change of the wall time per unit in `diff`: `warn`"),
+    "diff.material": Threshold(0.08, 0.08, "change of the wall time per unit in `diff`: `crit`"),
     "few_steps.share": Threshold(
         0.05, 0.05, "largest share of slow steps that count as a few (compilation)"
     ),

@@ -1,0 +1,278 @@
+"""The difference of two runs: their wall time per unit, by account.
+
+The wall time of a run is the time of its ledger without `UNCOUNTED`. Per unit, runs of different
+numbers of units and ranks can be compared. All times are ns.
+
+The noise of an account is measured within each run, from ten blocks of units. If the account has
+time in at least half of the units, its noise is the standard deviation of the blocks' medians, or
+that of their means if it is larger. The largest mean is left out, so that a single stall is a
+difference and not noise. For other accounts, such as evaluations, the number of occurrences is a
+fact, and only their durations have noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from .accounts import ACCOUNTS
+from .figures.ledger import Lane, Ledger
+
+BLOCKS: Final = 10
+"""The number of blocks of units from which the noise of a run is computed."""
+MIN_UNITS: Final = 2 * BLOCKS
+"""The minimum number of units after the warm-up, in each rank."""
+UNCOUNTED: Final = frozenset({"start_up", "paused", "idle", "shut_down", "ended"})
+"""The accounts that are not part of the wall time of the units."""
+_WARM_UP: Final = "warm_up"
+_TRIMMED: Final = 0.87
+"""The standard deviation of ten normal values without the largest, relative to that of all."""
+_LEAST_PART: Final = 0.05
+"""The minimum part of the difference that an account explains to be named."""
+
+Kind = Literal["SLOWER", "FASTER", "INCONCLUSIVE"]
+Severity = Literal["info", "warn", "crit"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCosts:
+    """The costs of a run's units."""
+
+    lanes: int
+    units: int
+    """The sum over all lanes, without units that a later process repeats."""
+    fewest: int
+    """The number of units after the warm-up in the lane with the fewest."""
+    totals: Mapping[str, int]
+    """By account: the time of all lanes."""
+    account_noise: Mapping[str, float]
+    """By account with time in units: its noise, per unit. Empty if `noise` is None."""
+    noise: float | None
+    """The noise of the wall time per unit, at least `median_noise`; None if `fewest` is below
+    `MIN_UNITS`."""
+    median: float | None
+    """The median of the medians of ten blocks of units after the warm-up; None if `noise` is."""
+    median_noise: float | None
+    """The standard deviation of these medians; None if `noise` is."""
+
+    @property
+    def wall_ns(self) -> int:
+        """The wall time of all lanes."""
+        return sum(ns for account, ns in self.totals.items() if account not in UNCOUNTED)
+
+    @property
+    def per_unit(self) -> float:
+        """The wall time per unit."""
+        return self.wall_ns / self.units
+
+    @property
+    def units_of_lane(self) -> float:
+        """The mean number of units of a lane."""
+        return self.units / self.lanes
+
+
+def costs_of(ledger: Ledger | None) -> LedgerCosts | None:
+    """Return the costs of a run's units; None without units."""
+    lanes = [] if ledger is None else [lane for lane in ledger.lanes if len(lane.ns)]
+    units = sum(map(_units, lanes))
+    if ledger is None or not units:
+        return None
+    steady = [_is_steady(lane) for lane in lanes]
+    fewest = min(
+        int(np.count_nonzero(each)) * lane.size for lane, each in zip(lanes, steady, strict=True)
+    )
+    nothing = LedgerCosts(len(lanes), units, fewest, dict(ledger.totals), {}, None, None, None)
+    if fewest < MIN_UNITS or any(np.count_nonzero(each) < BLOCKS for each in steady):
+        return nothing
+    noise, wall_noise = _noise(lanes, steady, units)
+    blocks = _blocks([
+        lane.ns[each] / lane.size for lane, each in zip(lanes, steady, strict=True)
+    ])  # fmt: skip
+    medians = [float(np.median(each)) for each in blocks]
+    median_noise = float(np.std(medians, ddof=1))
+    return LedgerCosts(
+        len(lanes), units, fewest, dict(ledger.totals), noise, max(wall_noise, median_noise),
+        float(np.median(medians)), median_noise,
+    )  # fmt: skip
+
+
+def _units(lane: Lane) -> int:
+    if lane.size > 1:
+        return len(lane.ns) * lane.size
+    return len(lane.ns) - int(np.count_nonzero(lane.is_lost))
+
+
+def _is_steady(lane: Lane) -> np.ndarray:
+    """Return which entries are neither warming up nor repeated by a later process."""
+    steady = np.ones(len(lane.ns), bool)
+    if len(lane.is_lost):
+        steady &= ~lane.is_lost
+    if _WARM_UP in lane.accounts:
+        steady &= lane.accounts[_WARM_UP] == 0
+    return steady
+
+
+def _noise(
+    lanes: Sequence[Lane], steady: Sequence[np.ndarray], units: int
+) -> tuple[dict[str, float], float]:
+    """Return the noise of each account, and of all accounts together, per unit."""
+    names = dict.fromkeys(name for lane in lanes for name in lane.accounts)
+    noise: dict[str, float] = {}
+    everywhere: list[np.ndarray] = [np.zeros(len(lane.ns), np.int64) for lane in lanes]
+    squares = 0.0
+    for name in names:
+        if name in UNCOUNTED:
+            continue
+        times = [lane.accounts.get(name, np.zeros(len(lane.ns), np.int64)) for lane in lanes]
+        occurring = sum(int(np.count_nonzero(each)) for each in times)
+        if 2 * occurring < sum(map(len, times)):
+            durations = np.concatenate([each[each > 0] for each in times])
+            noise[name] = _spread(durations) * math.sqrt(BLOCKS * occurring) / units
+            squares += noise[name] ** 2
+        else:
+            noise[name] = _block_noise(lanes, steady, times)
+            everywhere = [total + each for total, each in zip(everywhere, times, strict=True)]
+    return noise, math.sqrt(squares + _block_noise(lanes, steady, everywhere) ** 2)
+
+
+def _block_noise(
+    lanes: Sequence[Lane], steady: Sequence[np.ndarray], times: Sequence[np.ndarray]
+) -> float:
+    """Return the noise of the means of the blocks, or that of their medians if it is larger."""
+    blocks = _blocks([
+        each[where] / lane.size for lane, where, each in zip(lanes, steady, times, strict=True)
+    ])  # fmt: skip
+    means, medians = (np.array([f(block) for block in blocks]) for f in (np.mean, np.median))
+    return max(_spread(means), float(np.std(medians, ddof=1)))
+
+
+def _spread(values: np.ndarray) -> float:
+    """Return the standard deviation without the largest of three values or more."""
+    if len(values) < 2:
+        return 0.0
+    if len(values) == 2:
+        return float(np.std(values, ddof=1))
+    return float(np.std(np.sort(values)[:-1], ddof=1)) / _TRIMMED
+
+
+def _blocks(lanes: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Divide the values of each lane into `BLOCKS` equal parts; return the parts of all lanes."""
+    return [
+        np.concatenate([
+            each[len(each) * block // BLOCKS : len(each) * (block + 1) // BLOCKS]
+            for each in lanes
+        ])
+        for block in range(BLOCKS)
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChange:
+    """The difference of an account between two runs."""
+
+    account: str
+    a_ns: int
+    b_ns: int
+    """The time of a rank in the account, the mean of all ranks."""
+    a_per_unit_ns: float
+    b_per_unit_ns: float
+    noise_ns: float | None
+    """The difference per unit that the noise of both runs explains; None if it is not measured."""
+    part: float | None
+    """The part of the difference of the wall time per unit, 1 for all of it.
+
+    It is negative for an account that changes in the other direction. None if the account is not
+    part of the wall time, or if there is no difference.
+    """
+    is_named: bool
+    """Whether the account explains the difference: it exceeds the noise and is large enough."""
+
+    @property
+    def per_unit_ns(self) -> float:
+        """The difference per unit."""
+        return self.b_per_unit_ns - self.a_per_unit_ns
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the account is part of the wall time."""
+        return self.account not in UNCOUNTED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as a JSON object."""
+        return {**asdict(self), "change_per_unit_ns": self.per_unit_ns}
+
+
+@dataclass(frozen=True, slots=True)
+class CostChange:
+    """The difference of the wall time of two runs."""
+
+    kind: Kind
+    severity: Severity
+    """`warn` for a moderately slower run, `crit` for a materially slower one, else `info`."""
+    change: float | None
+    """(B - A) / A of the wall time per unit; None if a run has no units."""
+    noise: float | None
+    """The change that the noise of both runs explains; None if a run has too few units."""
+    accounts: list[AccountChange]
+    """In the order of reports; empty if a run has no units."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the second run is slower."""
+        return self.severity != "info"
+
+    @property
+    def named(self) -> list[AccountChange]:
+        """The accounts that explain the difference, the largest first."""
+        named = [each for each in self.accounts if each.is_named]
+        return sorted(named, key=lambda each: -abs(each.per_unit_ns))
+
+
+def compare_costs(
+    a: LedgerCosts | None, b: LedgerCosts | None, moderate: float, material: float
+) -> CostChange:
+    """Compare the wall time per unit of two runs; `moderate` and `material` are changes of it."""
+    if a is None or b is None or not a.wall_ns:
+        return CostChange("INCONCLUSIVE", "info", None, None, [])
+    change = (b.per_unit - a.per_unit) / a.per_unit
+    if a.noise is None or b.noise is None:
+        accounts = _accounts(a, b, math.inf)
+        return CostChange("INCONCLUSIVE", "info", change, None, accounts)
+    noise = math.hypot(a.noise, b.noise) / a.per_unit
+    if abs(change) < moderate or abs(change) <= noise:
+        accounts = _accounts(a, b, moderate * a.per_unit)
+        return CostChange("INCONCLUSIVE", "info", change, noise, accounts)
+    accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit)
+    if change < 0:
+        return CostChange("FASTER", "info", change, noise, accounts)
+    severity: Severity = "crit" if change >= material else "warn"
+    return CostChange("SLOWER", severity, change, noise, accounts)
+
+
+def _accounts(a: LedgerCosts, b: LedgerCosts, least_ns: float) -> list[AccountChange]:
+    """Return the differences of all accounts. Those of `least_ns` per unit or more are named."""
+    known = {*a.totals, *b.totals}
+    names = [name for name in ACCOUNTS if name in known]
+    difference = b.per_unit - a.per_unit
+    found = []
+    for name in names:
+        times = [each.totals.get(name, 0) for each in (a, b)]
+        before, after = times[0] / a.units, times[1] / b.units
+        noise = None
+        if a.noise is not None and b.noise is not None:
+            noise = math.hypot(a.account_noise.get(name, 0), b.account_noise.get(name, 0))
+        is_counted = name not in UNCOUNTED
+        change = abs(after - before)
+        found.append(
+            AccountChange(
+                name, round(times[0] / a.lanes), round(times[1] / b.lanes), before, after,
+                noise if is_counted else None,
+                (after - before) / difference if is_counted and difference else None,
+                is_counted and noise is not None and change > noise and change >= least_ns,
+            )
+        )  # fmt: skip
+    return found

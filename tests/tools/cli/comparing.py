@@ -1,0 +1,31 @@
+"""Small spools for comparisons of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.core.analysis.verdicts.records import Rank, write_spool
+
+
+def job(
+    folder: Path,
+    forward: float = 5,
+    *,
+    units: int = 60,
+    ranks: int = 1,
+    more: Mapping[int, Mapping[str, float]] | None = None,
+) -> Path:
+    """Write a spool of steps of 1 ms of input, `forward` ms, and 4 ms of backward.
+
+    `more` has further scopes of single steps by number, in ms. Returns the folder.
+    """
+    added = more or {}
+    written = []
+    for number in range(ranks):
+        rank = Rank(number, pid=number + 1)
+        for unit in range(units):
+            phases = {"data_load": 1, "forward": forward, "backward": 4}
+            rank.step(unit, {**phases, **added.get(unit, {})})
+        written.append(rank)
+    return write_spool(folder, written)

@@ -1,0 +1,189 @@
+"""`diff`: the difference of the wall time of two runs, and the accounts that explain it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cirron_otel as ci
+from cirron_otel.core.durations import duration
+from cirron_otel.tools.cli.main import run as run_command
+from tests.kit.sessions.opened import opened
+
+from .comparing import job
+
+Out = pytest.CaptureFixture[str]
+
+
+def compared(a: Path, b: Path, out: Out, *options: str) -> tuple[dict[str, Any], str]:
+    """Return the JSON document and the text of the comparison of two spools."""
+    out.readouterr()
+    assert run_command(["diff", str(a), str(b), "--json", *options]) == 0
+    document = json.loads(out.readouterr().out)
+    assert run_command(["diff", str(a), str(b), *options]) == 0
+    return document, out.readouterr().out
+
+
+def named(document: Mapping[str, Any]) -> list[str]:
+    return [each["account"] for each in document["ledger"]["accounts"] if each["is_named"]]
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def cells_of(text: str) -> dict[str, list[str]]:
+    """Return the rows of the tables in a text by their first cell."""
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    return {cells[0]: cells[1:] for cells in lines}
+
+
+@pytest.mark.parametrize(
+    ("forward", "kind", "codes"),
+    [(5, "INCONCLUSIVE", (0, 0)), (5.5, "SLOWER", (6, 0)), (7, "SLOWER", (6, 6)),
+     (3, "FASTER", (0, 0))],
+)  # fmt: skip
+def test_a_longer_forward_pass(
+    tmp_path: Path, forward: float, kind: str, codes: tuple[int, int], capsys: Out
+) -> None:
+    a, b = job(tmp_path / "a", 5), job(tmp_path / "b", forward)
+    found = tuple(
+        run_command(["diff", str(a), str(b), "--fail-on", level]) for level in ("warn", "crit")
+    )
+    assert found == codes
+    document, text = compared(a, b, capsys)
+    verdict = document["verdict"]
+    assert (verdict["kind"], named(document)) == (kind, [] if forward == 5 else ["forward"])
+    assert set(verdict) == {"kind", "severity", "change", "noise", "why", "median"}
+    assert verdict["change"] == pytest.approx((forward - 5) / 10)
+    assert verdict["median"] == {"change": pytest.approx((forward - 5) / 10), "noise": 0}
+    assert f"\n{kind}" in text
+    assert "the wall time per step is 10 ms in A and" in verdict["why"]
+
+
+def test_logging_evaluations_and_a_stall_are_named_in_the_headline(
+    tmp_path: Path, capsys: Out
+) -> None:
+    more: dict[int, Mapping[str, float]] = {n: {"log_metrics": 100} for n in range(5, 60, 10)}
+    more |= {30: {"validation": 250}, 40: {"data_load": 151}}
+    a, b = job(tmp_path / "a"), job(tmp_path / "b", more=more)
+    document, text = compared(a, b, capsys)
+    assert document["headline"] == (
+        "B takes 1 s longer (+167 %): logging +600 ms (60 % of it), evaluation +250 ms (25 % of"
+        " it), waiting for input +150 ms (15 % of it)."
+    )
+    assert f"SLOWER (crit): {document['headline']}" in in_one_line(text)
+    assert document["verdict"]["median"]["change"] == 0
+    assert "The wall time of 60 steps:" in text
+    assert "new in B: CRITICAL LOGGING_HEAVY: 600 ms" in text
+    new = [each["kind"] for each in document["findings"] if each["change"] == "new"]
+    assert "LOGGING_HEAVY" in new
+    assert all((each["a"] is None) == (each["change"] == "new") for each in document["findings"])
+
+
+def test_runs_of_different_lengths_are_compared_per_unit(tmp_path: Path, capsys: Out) -> None:
+    a, b = job(tmp_path / "a", units=60), job(tmp_path / "b", 8, units=90)
+    document, text = compared(a, b, capsys)
+    assert document["headline"] == (
+        "B takes 3 ms longer per step (+30 %; 60 steps in A, 90 steps in B): forward +3 ms per"
+        " step (100 % of it)."
+    )
+    assert document["ledger"]["is_per_unit"]
+    assert "The wall time per step:" in text
+    same, _ = compared(a, job(tmp_path / "c", units=90), capsys)
+    assert same["verdict"]["kind"] == "INCONCLUSIVE"
+    assert same["headline"] == (
+        "The wall time per step differs by +0.0 %; the noise of both runs is 0.0 %."
+    )
+    assert {each["change"] for each in same["findings"]} <= {"same"}
+
+
+def test_text_and_json_have_the_same_numbers(tmp_path: Path, capsys: Out) -> None:
+    a = job(tmp_path / "a", ranks=2, more={7: {"log_metrics": 20}, 9: {"log_metrics": 30}})
+    b = job(tmp_path / "b", 6.5, ranks=2, more={20: {"save_checkpoint": 40}})
+    document, text = compared(a, b, capsys)
+    head, figures = text.split("\nsteps ")
+    rows, figure_rows = cells_of(head), cells_of(figures)
+    names = {"input": "waiting for input", "checkpoint": "checkpoints"}
+    ledger, units = document["ledger"], 60
+    accounts = [each for each in ledger["accounts"] if each["part"] is not None]
+    assert len(accounts) == 5
+    for each in accounts:
+        cells = rows[names.get(each["account"], each["account"])]
+        assert cells[:2] == [duration(each["a_ns"]), duration(each["b_ns"])]
+        change = round(each["change_per_unit_ns"] * units)
+        assert cells[2] == ("-" if change < 0 else "+") + duration(abs(change))
+        if each["is_named"]:
+            assert cells[4] == f"{round(100 * each['part'])} %"
+    assert rows["wall time"][:2] == [duration(ledger[side]["wall_ns"]) for side in "ab"]
+    sides = document["units"]
+    for name in ("p50", "p95", "p99", "max"):
+        assert figure_rows[name][:2] == [duration(sides[side][f"{name}_ns"]) for side in "ab"]
+        assert figure_rows[name][2] == f"{100 * sides['change'][name]:+.1f} %"
+    for phase in document["phases"]:
+        medians = [duration(phase[side]["median_ns"]) if phase[side] else "-" for side in "ab"]
+        assert figure_rows[phase["name"]][2:4] == medians
+    for side, letter in zip("ab", "AB", strict=True):
+        status, headline = document[side]["status"], document[side]["headline"]
+        assert f"{letter}: {status.upper()}: {headline}" in in_one_line(text)
+    assert document["headline"] in in_one_line(text)
+    assert document["verdict"]["why"][1:] in in_one_line(text)
+
+
+def test_the_figures_are_those_of_the_reports(tmp_path: Path, capsys: Out) -> None:
+    sides = job(tmp_path / "a"), job(tmp_path / "b", 7, ranks=2)
+    document, _ = compared(*sides, capsys)
+    for key, side in zip("ab", sides, strict=True):
+        assert run_command(["report", str(side), "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        ranks = len(report["ledger"]["ranks"])
+        accounts = {each["account"]: each["ns"] for each in report["ledger"]["accounts"]}
+        found = {each["account"]: each[f"{key}_ns"] for each in document["ledger"]["accounts"]}
+        assert {name: ns for name, ns in found.items() if ns} == {
+            name: round(ns / ranks) for name, ns in accounts.items()
+        }
+        assert document["units"][key] == report["units"]
+        assert (document[key]["status"], document[key]["headline"]) == (
+            report["status"], report["headline"],
+        )  # fmt: skip
+        ids = [each[key]["id"] for each in document["findings"] if each[key] is not None]
+        assert sorted(ids) == sorted(each["id"] for each in report["findings"])
+
+
+def test_too_few_steps(tmp_path: Path, capsys: Out) -> None:
+    a, b = job(tmp_path / "a"), job(tmp_path / "b", 9, units=12)
+    document, _ = compared(a, b, capsys)
+    assert document["verdict"]["kind"] == "INCONCLUSIVE"
+    assert document["verdict"]["noise"] is None
+    assert "B has too few steps to measure its noise: 20 after" in document["headline"]
+    assert run_command(["diff", str(a), str(b), "--fail-on", "warn"]) == 0
+
+
+def test_runs_without_units_have_nothing_to_compare(tmp_path: Path, capsys: Out) -> None:
+    with opened(tmp_path / "b"), ci.scope("mine"):
+        pass
+    document, text = compared(job(tmp_path / "a"), tmp_path / "b", capsys)
+    assert document["verdict"]["change"] is None
+    assert "INCONCLUSIVE: B has no steps to compare." in text
+    assert (document["ledger"]["b"], document["ledger"]["accounts"]) == (None, [])
+    document, text = compared(tmp_path / "b", tmp_path / "b", capsys)
+    assert "INCONCLUSIVE: A has no steps to compare." in text
+
+
+def test_the_configuration_that_differs(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, rate in (("a", "0.1"), ("b", "0.2")):
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"cirron.config.lr={rate},team=vision")
+        with opened(tmp_path / name), ci.scope("epoch", 0):
+            for number in range(3):
+                with ci.scope("step", number):
+                    pass
+    document, text = compared(tmp_path / "a", tmp_path / "b", capsys)
+    assert document["configuration"] == [{"key": "cirron.config.lr", "a": "0.1", "b": "0.2"}]
+    assert "cirron.config.lr: 0.1 -> 0.2" in text
