@@ -146,9 +146,7 @@ def test_every_code_is_listed_and_no_other() -> None:
     core = ROOT / "cirron_otel/core"
     folders = (core / name for name in ("records", "spool", "analysis"))
     source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    pattern = (
-        r'(?:Remark|Problem|_aggregate|code=)\(?\s*(?:name, |\s)*"?([a-z]+(?:-[a-z]+)*)"'
-    )
+    pattern = r'(?:Remark|Problem|_aggregate|code=)\(?\s*(?:name, |\s)*"?([a-z]+(?:-[a-z]+)*)"'
     found = set(re.findall(pattern, source))
     by_key = {"kind", "mode", "value-type", "value-nonfinite"}
     assert listed == found | by_key
