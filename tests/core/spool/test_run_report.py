@@ -56,7 +56,7 @@ def spool(
     (folder / "spool").mkdir()
     for number, spans in enumerate(files):
         batch = {
-            "schema_version": 1, "sdk_version": "0.3.0", "batch_id": f"{number:032x}",
+            "schema_version": 1, "sdk_version": "0.3.0+cirron-otel", "batch_id": f"{number:032x}",
             "created_ns": _START + number, "spans": spans, "snapshots": [],
             "marks": marks or [] if number == 0 else [],
         }  # fmt: skip

@@ -29,7 +29,7 @@ CHANGES = {
     "semconv.py": ('INDEX = "cirron.index"', 'INDEX = "cirron.number"'),
     "collector/service/metrics.py": ('"dead_letters"', '"undeliverable"'),
     "core/importers/dgrr/training.py": ("NOISE = 2.0, 1.0, 0.1", "NOISE = 2.0, 1.0, 0.2"),
-    "tools/present/ledger_rows.py": ('"start_up": "start-up"', '"start_up": "set-up"'),
+    "tools/present/ledger_rows.py": ('"input": "waiting for input"', '"input": "input"'),
 }
 """Changes of the mapping, the collector, a training and a report."""
 

@@ -145,6 +145,7 @@ def test_a_recording_without_records(tmp_path: Path) -> None:
         [(b'"name":"loss"', b'"name":"digest.loss"')],
         [(b'"rank":0', b'"rank":-1'), (b'"rank":1', b'"rank":null')],
         [(b'"gpu_ns":null', b'"gpu_ns":4611686018427387904')],
+        [(b'"name":"step"', b'"name":"batch"')],
     ],
 )
 def test_records_that_only_python_reads_are_named(
