@@ -25,7 +25,7 @@ from .text import count, duration, of_ranks, printable, value_text, wrapped
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.divergence.comparing import RunComparison
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.run_selection import ChosenRun
@@ -251,12 +251,12 @@ def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Run] | None:
     return runs
 
 
-def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
+def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseFigures | None, PhaseFigures | None]]:
     """Return the phases of A and B as pairs, in A's order; unattributed time and steps come
     last.
     """
     theirs = {each.name: each for each in b.phases}
-    pairs: list[tuple[Phase | None, Phase | None]] = [
+    pairs: list[tuple[PhaseFigures | None, PhaseFigures | None]] = [
         (each, theirs.pop(each.name, None)) for each in a.phases
     ]
     pairs += [(None, each) for each in theirs.values()]
@@ -281,11 +281,11 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
     }
 
 
-def _phase_json(a: Phase | None, b: Phase | None) -> dict[str, Any]:
+def _phase_json(a: PhaseFigures | None, b: PhaseFigures | None) -> dict[str, Any]:
     return {"name": _name(a, b), "a": _times(a), "b": _times(b), "change": _change(a, b)}
 
 
-def _times(phase: Phase | None) -> dict[str, int] | None:
+def _times(phase: PhaseFigures | None) -> dict[str, int] | None:
     if phase is None or not phase.times:
         return None
     return {
@@ -299,12 +299,12 @@ def _mark_json(a: LastValue, b: LastValue) -> dict[str, Any]:
     return {"name": a.name, "rank": a.rank, "is_eval": a.is_eval, "a": a.value, "b": b.value}
 
 
-def _name(a: Phase | None, b: Phase | None) -> str:
+def _name(a: PhaseFigures | None, b: PhaseFigures | None) -> str:
     phase = a if a is not None else b
     return phase.name if phase is not None else "?"
 
 
-def _change(a: Phase | None, b: Phase | None) -> float | None:
+def _change(a: PhaseFigures | None, b: PhaseFigures | None) -> float | None:
     """Return the change of the median relative to A; None if a median is missing or A's is 0."""
     if a is None or b is None or not a.times or not b.times or not a.median_ns:
         return None
@@ -312,7 +312,7 @@ def _change(a: Phase | None, b: Phase | None) -> float | None:
 
 
 def _show(
-    phases: list[tuple[Phase | None, Phase | None]],
+    phases: list[tuple[PhaseFigures | None, PhaseFigures | None]],
     marks: list[tuple[LastValue, LastValue]],
 ) -> None:
     heads = ("phase", "times A", "times B", "median A", "median B", "change")
@@ -341,11 +341,11 @@ def _marks_table(marks: list[tuple[LastValue, LastValue]]) -> Table:
     return rows_table(heads, set(heads[1:]), rows)
 
 
-def _count(phase: Phase | None) -> str:
+def _count(phase: PhaseFigures | None) -> str:
     return f"{phase.times if phase is not None else 0:,}"
 
 
-def _median(phase: Phase | None) -> str:
+def _median(phase: PhaseFigures | None) -> str:
     return duration(phase.median_ns) if phase is not None and phase.times else "-"
 
 

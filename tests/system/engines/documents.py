@@ -105,7 +105,7 @@ def document_of(compared: ComparedRun) -> dict[str, Any]:
 
 
 def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
-    every = [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]
+    every = steps.steps, *steps.phases, steps.unattributed
     return [(each.name, each.times, each.total_ns, *each.spread().values()) for each in every]
 
 

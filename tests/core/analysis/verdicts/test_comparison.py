@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.analysis.breakdown import Breakdown, PhaseTimes
+from cirron_otel.core.analysis.breakdown import Breakdown
 from cirron_otel.core.analysis.verdicts.comparison import StepChange, block_medians, compare_steps
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.tools.cli.main import run as run_command
+from tests.kit.phase_times import PhaseTimes, TimedBreakdown
 
 from .records import Rank, write_spool
 
@@ -18,7 +19,7 @@ BASE = 1_000_000
 
 
 def steps(*durations: int) -> Breakdown:
-    return Breakdown(PhaseTimes("step", list(durations)), [], PhaseTimes("unattributed", []))
+    return TimedBreakdown(PhaseTimes("step", list(durations)), [], PhaseTimes("unattributed", []))
 
 
 def compare(a: list[Breakdown], b: list[Breakdown]) -> StepChange:
