@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 from ...semconv import MICRO_STEP
 
@@ -117,10 +117,6 @@ class PhaseFigures:
             return cls(name)
         return cls.at(name, times, total_ns, list(map(nth, cls.places(times))))
 
-    def figures(self) -> PhaseFigures:
-        """Return these figures."""
-        return self
-
     def spread(self) -> dict[str, int]:
         """Return the median, the percentiles and the maximum by the heads of their columns, ns."""
         return {"p50": self.median_ns, **self.percentiles, "max": self.max_ns}
@@ -138,71 +134,22 @@ class PhaseFigures:
 
 
 @dataclass(slots=True)
-class PhaseTimes:
-    """The durations of one phase, from which its figures follow."""
-
-    name: str
-    durations: list[int] = field(default_factory=list)
-    """One entry per scope, ns; for the part that no phase covers, one per step."""
-
-    def figures(self) -> PhaseFigures:
-        """Return the figures of the durations."""
-        ordered = sorted(self.durations)
-        return PhaseFigures.of(self.name, len(ordered), sum(ordered), ordered.__getitem__)
-
-    @property
-    def times(self) -> int:
-        """The number of durations."""
-        return len(self.durations)
-
-    @property
-    def total_ns(self) -> int:
-        """The sum of the durations, ns."""
-        return sum(self.durations)
-
-    @property
-    def median_ns(self) -> int:
-        """The median of the durations, ns."""
-        return self.figures().median_ns
-
-
-Phase: TypeAlias = PhaseTimes | PhaseFigures
-
-
-@dataclass(slots=True)
 class Breakdown:
     """The time of all steps of some trees. Phases and unattributed time add up to the total."""
 
-    steps: Phase
-    phases: list[Phase]
+    steps: PhaseFigures
+    phases: list[PhaseFigures]
     """In the order of their first occurrence."""
-    unattributed: Phase
-    _warm_up: int | None = field(default=None, repr=False, compare=False)
-    _steady: Phase | None = field(default=None, repr=False, compare=False)
+    unattributed: PhaseFigures
+    warm_up: int
+    """The number of warm-up steps: the leading steps that take more than twice the median."""
+    steady: PhaseFigures
+    """The steps after the warm-up."""
 
-    @property
-    def warm_up(self) -> int:
-        """The number of warm-up steps: the leading steps that take more than twice the median."""
-        if self._warm_up is None:
-            durations = [] if isinstance(self.steps, PhaseFigures) else self.steps.durations
-            self._warm_up = warm_up_of(self.steps, durations)
-        return self._warm_up
-
-    @property
-    def steady(self) -> Phase:
-        """The steps after the warm-up."""
-        if self._steady is None:
-            durations = [] if isinstance(self.steps, PhaseFigures) else self.steps.durations
-            self._steady = PhaseTimes(STEP, durations[self.warm_up :])
-        return self._steady
-
-    def figures(self) -> Breakdown:
-        """Return the breakdown without the durations, so that its size is constant."""
-        phases = [each.figures() for each in self.phases]
-        return Breakdown(
-            self.steps.figures(), list(phases), self.unattributed.figures(), self.warm_up,
-            self.steady.figures(),
-        )  # fmt: skip
+    @classmethod
+    def empty(cls) -> Breakdown:
+        """Return the breakdown of no steps."""
+        return cls(PhaseFigures(STEP), [], PhaseFigures(UNATTRIBUTED), 0, PhaseFigures(STEP))
 
     def to_json(self) -> dict[str, Any]:
         """Return steps, warm-up, phases and unattributed time, with their shares of the total."""
@@ -217,15 +164,15 @@ class Breakdown:
             "unattributed": self._row(self.unattributed),
         }
 
-    def _row(self, phase: Phase) -> dict[str, Any]:
-        return phase.figures().to_json(share=self.share(phase))
+    def _row(self, phase: PhaseFigures) -> dict[str, Any]:
+        return phase.to_json(share=self.share(phase))
 
-    def share(self, phase: Phase) -> float:
+    def share(self, phase: PhaseFigures) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
 
 
-def warm_up_of(steps: Phase, first: Sequence[int]) -> int:
+def warm_up_of(steps: PhaseFigures, first: Sequence[int]) -> int:
     """Return the number of warm-up steps. `first` has at least the durations of the first 50."""
     if steps.times < _FEW:
         return 0

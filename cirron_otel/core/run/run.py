@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...semconv import SESSION
-from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
+from ..analysis.breakdown import STEP, Breakdown
 from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
@@ -151,7 +151,7 @@ class Run:
         """The report of each rank, in order; spans without a rank come first."""
         reports = []
         sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
-        nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
+        nothing = Breakdown.empty()
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
             speed = self._speeds.get(rank)

@@ -11,7 +11,7 @@ from ...semconv import JOB_ID, PROCESS_PID, RANK, RUN_ID, SESSION_ID, WORLD_SIZE
 from .formatting import of_ranks
 
 if TYPE_CHECKING:
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.run_selection import ChosenRun
     from ...core.run.comparison import CostChange, LedgerCosts
@@ -77,8 +77,8 @@ class PhasePair(NamedTuple):
     """The durations of a phase in both runs; None for a run without it."""
 
     name: str
-    a: Phase | None
-    b: Phase | None
+    a: PhaseFigures | None
+    b: PhaseFigures | None
 
     @property
     def change(self) -> float | None:
@@ -95,10 +95,10 @@ class PhasePair(NamedTuple):
         }  # fmt: skip
 
 
-def _times(phase: Phase | None) -> dict[str, int] | None:
+def _times(phase: PhaseFigures | None) -> dict[str, int] | None:
     if phase is None or not phase.times:
         return None
-    spread = phase.figures().spread()
+    spread = phase.spread()
     return {
         "times": phase.times,
         "total_ns": phase.total_ns,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Phase
+    from ...core.analysis.breakdown import PhaseFigures
     from ...core.run.comparison import AccountChange
 
 _MOST_NAMED: Final = 4
@@ -272,11 +272,11 @@ def _marks(compared: Comparison) -> Table:
     return rows_table(heads, set(heads[1:]), rows)
 
 
-def _count(phase: Phase | None) -> str:
+def _count(phase: PhaseFigures | None) -> str:
     return f"{phase.times if phase is not None else 0:,}"
 
 
-def _median(phase: Phase | None) -> str:
+def _median(phase: PhaseFigures | None) -> str:
     return duration(phase.median_ns) if phase is not None and phase.times else "-"
 
 

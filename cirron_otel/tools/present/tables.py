@@ -11,7 +11,7 @@ from .formatting import duration, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseFigures
 
 _IDS = ("run", "session", "span")
 
@@ -26,7 +26,7 @@ def breakdown_table(found: Breakdown) -> Table:
         header_style="bold",
     )  # fmt: skip
     drawn.add_column("phase", overflow="fold")
-    for name in ("times", "total", "share", *found.steps.figures().spread()):
+    for name in ("times", "total", "share", *found.steps.spread()):
         drawn.add_column(name, justify="right", overflow="fold")
     rows = [*found.phases, found.unattributed]
     for phase in rows:
@@ -35,13 +35,13 @@ def breakdown_table(found: Breakdown) -> Table:
     return drawn
 
 
-def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
+def _cells(found: Breakdown, phase: PhaseFigures) -> tuple[str, ...]:
     return (
         printable(phase.name),
         f"{phase.times:,}",
         duration(phase.total_ns),
         f"{100 * found.share(phase):.1f} %",
-        *map(duration, phase.figures().spread().values()),
+        *map(duration, phase.spread().values()),
     )
 
 

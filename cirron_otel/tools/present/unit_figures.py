@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger
@@ -101,7 +101,7 @@ def unit_figures(
         return None
     ranks = [(each.rank, each.steps.steps.times) for each in figures.ranks]
     ranks = [each for each in ranks if each[1]]
-    spread = together.steps.figures().spread()
+    spread = together.steps.spread()
     return UnitFigures(
         name=name,
         count=_distinct(ledger) or max(count for _, count in ranks),
@@ -164,11 +164,10 @@ def phase_rows(together: Breakdown | None) -> list[PhaseRow]:
     return [_phase(each, together) for each in rows if each.times]
 
 
-def _phase(phase: Phase, together: Breakdown) -> PhaseRow:
-    found = phase.figures()
-    spread = found.spread()
+def _phase(phase: PhaseFigures, together: Breakdown) -> PhaseRow:
+    spread = phase.spread()
     return PhaseRow(
-        found.name, found.times, found.total_ns, together.share(phase),
+        phase.name, phase.times, phase.total_ns, together.share(phase),
         *(max(spread[name], 0) for name in ("p50", "p95", "p99", "max")),
     )  # fmt: skip
 

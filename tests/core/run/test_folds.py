@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.breakdown import PhaseTimes
 from cirron_otel.core.analysis.verdicts.run_window import step_window
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.figures import breakdowns, durations
@@ -26,6 +25,7 @@ from cirron_otel.core.run.step_table import StepTable
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import training
+from tests.kit.phase_times import PhaseTimes
 
 from .spools import written
 

@@ -12,11 +12,11 @@ from cirron_otel.core.analysis.breakdown import (
     STEP,
     UNATTRIBUTED,
     Breakdown,
-    PhaseTimes,
 )
 from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.kit.generators.trees import random_spool, training
+from tests.kit.phase_times import PhaseTimes, TimedBreakdown
 from tests.kit.spools.recorded import NAMES, SPOOLS
 from tests.kit.spools.reports import reported
 from tests.perf.scale.ranks import Job
@@ -35,14 +35,14 @@ def joined(parts: Iterable[Breakdown]) -> Breakdown:
         unattributed.durations += part.unattributed.durations
         for each in part.phases:
             phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
-    return Breakdown(steps, list(phases.values()), unattributed)
+    return TimedBreakdown(steps, list(phases.values()), unattributed)
 
 
 def figures(report: RunReport) -> dict[str, Any]:
     assert report.together is not None
     found = report.together
     return {
-        "steps": [each.figures() for each in (found.steps, *found.phases, found.unattributed)],
+        "steps": [each.to_json() for each in (found.steps, *found.phases, found.unattributed)],
         "shares": [found.share(each) for each in found.phases],
     }
 

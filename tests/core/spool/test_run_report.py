@@ -219,7 +219,7 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
 def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
-    assert (rank.steps.warm_up, rank.steps.steady.figures().max_ns) == (2, 10)
+    assert (rank.steps.warm_up, rank.steps.steady.max_ns) == (2, 10)
     assert rank.steps_per_second == pytest.approx(1e8)
 
 

@@ -108,7 +108,7 @@ def compared(run: Run) -> dict[str, Any]:
 
 
 def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
-    every = [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]
+    every = steps.steps, *steps.phases, steps.unattributed
     return [(each.name, each.times, each.total_ns, *each.spread().values()) for each in every]
 
 

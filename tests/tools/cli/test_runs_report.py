@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.core.analysis.breakdown import PhaseTimes
 from cirron_otel.core.analysis.run_keys import KEYS
 from cirron_otel.core.analysis.runs import read_runs
 from cirron_otel.core.run.findings.conclude import findings_of
@@ -26,6 +25,7 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from tests.kit.phase_times import PhaseTimes
 from tests.kit.sessions.processes import environment
 from tests.kit.spools.made import (
     EPOCH_NS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cirron_otel.core.analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
+from cirron_otel.core.analysis.breakdown import STEP, UNATTRIBUTED, Breakdown
 from cirron_otel.core.analysis.mark_series import MarkSeries
 from cirron_otel.core.analysis.rank_report import RankReport
 from cirron_otel.core.analysis.run_report import RunReport
@@ -27,6 +27,7 @@ from cirron_otel.tools.present.unit_figures import (
     phase_rows,
     unit_figures,
 )
+from tests.kit.phase_times import PhaseTimes, TimedBreakdown
 
 MS = 10**6
 S = 10**9
@@ -57,7 +58,7 @@ def lane(rank: int | None, phases: Mapping[str, int], units: int, extent_ns: int
 
 def breakdown(phases: Mapping[str, int], units: int, unit: str = STEP) -> Breakdown:
     """The units of a rank by phase."""
-    found = Breakdown(
+    found = TimedBreakdown(
         PhaseTimes(unit, [sum(phases.values()) + 2 * MS] * units),
         [PhaseTimes(name, [ns] * units) for name, ns in phases.items()],
         PhaseTimes(UNATTRIBUTED, [2 * MS] * units),

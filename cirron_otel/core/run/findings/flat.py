@@ -40,7 +40,7 @@ def flat_summary(run: Run, world_size: int | None = None) -> FlatSummary:
         for account, ns in ledger.totals.items():
             summary[f"account/{account}"] = ns / ledger.total_ns
     if together.steps.times:
-        summary["unit_ms"] = together.steps.figures().median_ns / _MS
+        summary["unit_ms"] = together.steps.median_ns / _MS
         for phase in together.phases:
-            summary[f"phase/{phase.name}_ms"] = phase.figures().median_ns / _MS
+            summary[f"phase/{phase.name}_ms"] = phase.median_ns / _MS
     return {PREFIX + key: value for key, value in summary.items()}

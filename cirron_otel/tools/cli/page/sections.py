@@ -119,10 +119,10 @@ def phase_table(rank: RankReport, most: int) -> list[Content]:
     more = len(steps.phases) - most
     rows = [
         (short(each.name), number(each.times), took(each.total_ns),
-         share(steps.share(each)), *map(took, each.figures().spread().values()))
+         share(steps.share(each)), *map(took, each.spread().values()))
         for each in (*steps.phases[:most], steps.unattributed, steps.steps)
     ]  # fmt: skip
-    heads = ("phase", "times", "total", "share", *steps.steps.figures().spread())
+    heads = ("phase", "times", "total", "share", *steps.steps.spread())
     caption = f"The phases of the steps of {rank_name(rank.rank)}"
     listed = table(caption, heads, rows, right=heads[1:], class_="sum")
     more_note = note(f"and {more:,} more: ", code("report --json"), " has them")
