@@ -58,7 +58,8 @@ def _last_units(
     if not starts:
         return ledger
     since_ns = min(starts)
-    ahead = dropped.get(lanes[0].rank, 0)
+    counted = next((each for each in lanes if each.rank in running), lanes[0])
+    ahead = max(dropped.get(counted.rank, 0) - int(counted.number[0]), 0)
     kept = [lane for each in lanes if (lane := _cut(each, since_ns, ahead)) is not None]
     ends = [int(each.start[-1] + each.ns[-1]) for each in kept]
     begins = [end - _covered(each) for end, each in zip(ends, kept, strict=True)]

@@ -21,7 +21,7 @@ from .thresholds import Limits
 UNITS: Final = 200
 """The number of the last units of each rank in a window."""
 _FEWEST: Final = 20
-"""While a job is running, prices are reported from this number of units on."""
+"""While a job is running, prices are reported from so many units on, or from a full window on."""
 _UNFINISHED: Final = frozenset({"START_UP", "WARM_UP", "COMPILATION"})
 """The kinds about the start, which are reported after the end: until then, their share falls."""
 _DIFFERENT: Final = 1.5
@@ -72,7 +72,7 @@ class LiveFindings:
             self._facts, self._state = self._read(now_ns), state
         stalls = [each for each in followed.stalls(now_ns) if is_stall(each, self._limits)]
         facts = replace(self._facts, stalls=stalls)
-        findings = list(_reported(facts, conclude(facts, self._limits)))
+        findings = list(_reported(facts, conclude(facts, self._limits), min(_FEWEST, self._units)))
         return LiveConclusion(
             findings,
             status_of(findings),
@@ -110,10 +110,13 @@ def _units_of(facts: Facts) -> int:
     return max((len(each.ns) * each.size for each in lanes), default=0)
 
 
-def _reported(facts: Facts, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings that can be judged from a window, without notices that have a price."""
+def _reported(facts: Facts, findings: Iterable[Finding], fewest: int) -> Iterator[Finding]:
+    """Yield the findings that can be judged from a window, without notices that have a price.
+
+    While the job is running, a price needs `fewest` units.
+    """
     is_running = facts.state == "running"
-    has_few = _units_of(facts) < _FEWEST
+    has_few = _units_of(facts) < fewest
     for each in findings:
         if each.severity == "failure":
             yield each

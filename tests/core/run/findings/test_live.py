@@ -124,17 +124,31 @@ def test_a_straggler_of_running_ranks(tmp_path: Path) -> None:
     assert not live.followed.has_ended
 
 
-def test_a_failed_rank_remains_while_the_others_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_failed_rank_remains_while_the_others_run(failed: int, tmp_path: Path) -> None:
     ranks = [GrowingSpool(tmp_path, rank) for rank in (0, 1)]
-    live = followed(tmp_path)
+    live, other = followed(tmp_path), ranks[1 - failed]
     for rank in ranks:
         rank.write(30, CALM)
-    ranks[1].end("ValueError: no more data")
+    ranks[failed].end("ValueError: no more data")
     for _ in range(40):
-        ranks[0].write(5, CALM)
+        other.write(5, CALM)
         found = polled(live, *ranks)
-        assert [(each.kind, each.ranks) for each in found.findings] == [("FAILED", [1])]
+        assert [(each.kind, each.ranks) for each in found.findings] == [("FAILED", [failed])]
     assert len(live.followed.state[0]) <= 12
+    facts = live._facts
+    assert facts is not None
+    assert facts.ledger is not None
+    [lane] = facts.ledger.lanes
+    assert (lane.rank, int(lane.number[-1])) == (other.rank, other.count - 1)
+
+
+def test_a_window_of_few_units_is_reported_once_it_is_full(tmp_path: Path) -> None:
+    spool = GrowingSpool(tmp_path, world_size=1)
+    live = LiveFindings(SpoolReader(tmp_path), None, Limits(), 10)
+    for expected in (set(), {"INPUT_BOUND"}, {"INPUT_BOUND"}):
+        spool.write(5, SLOW)
+        assert kinds(polled(live, spool)) == expected
 
 
 @pytest.mark.parametrize("seed", range(10))
