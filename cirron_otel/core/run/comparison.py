@@ -244,7 +244,7 @@ def compare_costs(
         return CostChange("INCONCLUSIVE", "info", change, None, accounts)
     noise = math.hypot(a.noise, b.noise) / a.per_unit
     if abs(change) < moderate or abs(change) <= noise:
-        accounts = _accounts(a, b, moderate * a.per_unit)
+        accounts = _accounts(a, b, max(moderate, noise) * a.per_unit)
         return CostChange("INCONCLUSIVE", "info", change, noise, accounts)
     accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit)
     if change < 0:

@@ -35,7 +35,7 @@ _SIDES = 2
 _DIVERGENCE = "divergence"
 
 
-class _Side(NamedTuple):
+class _OpenedRun(NamedTuple):
     """One of the two runs."""
 
     run: ComparedRun
@@ -148,7 +148,7 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
     return 1 if gaps else 0
 
 
-def _compared(a: _Side, b: _Side, tolerance: int) -> RunComparison:
+def _compared(a: _OpenedRun, b: _OpenedRun, tolerance: int) -> RunComparison:
     """Compare the digests of two runs."""
     from ...core.analysis.divergence.comparing import RunComparison, compare_runs
     from ...core.analysis.divergence.settling import settle
@@ -189,7 +189,7 @@ def _sources(
 
 def _read(
     stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
-) -> _Side:
+) -> _OpenedRun:
     """Read a run; `stack` keeps it open."""
     from ...core.run.choosing import open_chosen_run
     from ...core.spool.reader import SpoolReader
@@ -200,7 +200,7 @@ def _read(
     report_chosen(chosen, run)
     compared, digests = _compared_run(source, chosen, opened, reader), opened.digests
     compared.document.skipped += place.findings(reader)
-    return _Side(compared, digests, place.report_problems(reader))
+    return _OpenedRun(compared, digests, place.report_problems(reader))
 
 
 def _compared_run(
@@ -214,7 +214,7 @@ def _compared_run(
     return ComparedRun(document, chosen, costs_of(run.ledger), run.dropped_marks)
 
 
-def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Side] | None:
+def _by_engine(engine: str, sources: list[EngineSource]) -> list[_OpenedRun] | None:
     """Return both runs with the figures by an engine; None, with a message, if one needs Python."""
     names = iter(each.name for each in sources)
 
@@ -231,5 +231,5 @@ def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Side] | None:
     for source, each in zip(sources, computed, strict=True):
         report_chosen(each.value.chosen, source.run)
         each.value.document.skipped += each.findings
-        sides.append(_Side(each.value, None, each.report_problems()))
+        sides.append(_OpenedRun(each.value, None, each.report_problems()))
     return sides

@@ -176,6 +176,16 @@ def test_changes_that_cancel_each_other_are_named() -> None:
     assert sorted(named(found)) == ["input", "logging"]
 
 
+def test_an_account_within_the_noise_of_the_wall_time_is_not_named() -> None:
+    shaken = job(units=100, noise=0.2, seed=18, usual={"forward": 100, "loss": 0.01})
+    lane = shaken.lanes[0]
+    lane.accounts["forward"][::20] += 900 * MS
+    found = compare(shaken, job(units=100, usual={"forward": 130, "loss": 7}))
+    assert found.noise is not None
+    assert (found.kind, named(found)) == ("INCONCLUSIVE", [])
+    assert found.noise > 0.07
+
+
 def test_start_up_and_idle_time_are_not_part_of_the_wall_time() -> None:
     outside = {"start_up": 60_000, "shut_down": 9_000, "paused": 20_000, "idle": 5_000}
     found = compare(job(), job(outside_ms=outside))
