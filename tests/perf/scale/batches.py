@@ -52,7 +52,7 @@ class GeneratedRank:
         self.at_ns += MS
         batch_id = f"{rng.getrandbits(128):032x}"
         batch = {
-            "schema_version": 1, "sdk_version": "0.3.0", "batch_id": batch_id,
+            "schema_version": 1, "sdk_version": "0.3.0+cirron-otel", "batch_id": batch_id,
             "created_ns": self.at_ns,
             "spans": sorted(spans, key=lambda span: (span["end_ns"], span["id"])),
             "marks": marks, "snapshots": snapshots,
