@@ -80,8 +80,11 @@ def test_a_collector_has_the_summaries_and_later_all_records(
     assert session["attrs"]["export_budget"] == 20
 
     full, summary = report_of(tmp_path / "run"), report_of(url)
-    assert full.pop("summarised_steps") == 0
-    assert STEPS / 2 < summary.pop("summarised_steps") < STEPS
+    assert full.pop("summarised_units") == 0
+    assert STEPS / 2 < summary.pop("summarised_units") < STEPS
+    (incomplete,) = [each for each in summary["findings"] if each["kind"] == "INCOMPLETE"]
+    assert "are recorded as summaries" in incomplete["sentence"]
+    summary["findings"].remove(incomplete)
     assert summary == full
     assert "Summaries: " in cirron_otel_text("report", url)
 
@@ -90,7 +93,7 @@ def test_a_collector_has_the_summaries_and_later_all_records(
         cirron_otel("export", tmp_path / "run", OTEL_EXPORTER_OTLP_ENDPOINT=here.http,
                     OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")  # fmt: skip
         assert here.end() == 0
-    assert report_of(url) == full | {"summarised_steps": 0}
+    assert report_of(url) == full | {"summarised_units": 0}
 
 
 def cirron_otel_text(*arguments: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
@@ -44,6 +45,12 @@ def storable(files: Files) -> Files:
             rows_of(name, data)
             found.append((name, data))
     return found
+
+
+def has_other_units(files: Files) -> bool:
+    """Whether the run has no steps, but requests, or scopes around phases of training."""
+    names = {span["name"] for _, data in files for span in json.loads(data)["spans"]}
+    return "step" not in names and bool(names & {"backward", "optimizer_step", "request"})
 
 
 def in_columns(files: Files, folder: Path) -> dict[str, Any]:

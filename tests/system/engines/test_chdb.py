@@ -25,7 +25,7 @@ from tests.kit.generators.trees import hostile, random_spool
 
 from . import relations
 from .documents import Files, in_python
-from .relations import RELATIONS, storable
+from .relations import RELATIONS, has_other_units, storable
 from .test_report import RECORDINGS, files_of
 
 pytestmark = [pytest.mark.matrix("chdb"), pytest.mark.xdist_group("engines-chdb")]
@@ -54,7 +54,8 @@ CASES: dict[str, tuple[Callable[[], Files], tuple[str, ...]]] = {
     **{f"tree {seed}": (partial(random_spool, seed), (RELATIONS,)) for seed in (0, 1, 5)},
     **{
         f"run {seed}": (partial(run_files, seed), (RELATIONS,))
-        for seed in (2, 3, 5, *range(100, 100 + examples(20, 0)))
+        for seed in (2, 3, *range(100, 100 + examples(20, 0)))
+        if not has_other_units(run_files(seed))
     },
 }
 """The files of each case, and the names of its documents. The trees have repeated spans, summaries

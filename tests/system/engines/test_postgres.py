@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
+from cirron_otel.core.engines.unsupported import NeedsPythonError
 from tests.core.columns.helpers import add, add_with_killed_compaction
 from tests.kit.backends.postgres import PASSWORD, Postgres
 from tests.kit.backends.process import free_endpoints
@@ -123,6 +124,10 @@ def test_the_relations_of_recordings_are_equal(postgres_url: str, tmp_path: Path
 @pytest.mark.parametrize("seed", [2, 3, 5, *range(100, 100 + examples(20, 0))])
 def test_the_relations_of_runs_are_equal(seed: int, postgres_url: str, tmp_path: Path) -> None:
     files = described.storable(run_spool(seed))
+    if described.has_other_units(files):
+        with pytest.raises(NeedsPythonError):
+            relations_of_postgres(files, tmp_path / "c", postgres_url)
+        return
     expected = described.in_columns(files, tmp_path / "s")
     assert relations_of_postgres(files, tmp_path / "c", postgres_url) == expected
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from .relations import (
     FEW,
     Files,
     engine_recording,
+    has_other_units,
     in_columns,
     in_engine,
     in_one_pass,
@@ -38,12 +38,6 @@ from .relations import (
 from .test_report import RECORDINGS, files_of
 
 MANY = 40
-
-
-def has_other_units(files: Files) -> bool:
-    """Whether the run has no steps, but requests, or scopes around phases of training."""
-    names = {span["name"] for _, data in files for span in json.loads(data)["spans"]}
-    return "step" not in names and bool(names & {"backward", "optimizer_step", "request"})
 
 
 def assert_equal(files: Files, folder: Path, limits: WriterLimits = TINY) -> dict[str, Any]:
