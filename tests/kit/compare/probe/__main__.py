@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cirron_otel.core.analysis import breakdown
-
 from . import (
     collector,
     conversions,
@@ -30,15 +28,9 @@ def outputs(corpus: Path) -> Iterator[Output]:
     yield from collector.outputs(cli, corpus)
 
 
-def drop_new_percentiles() -> None:
-    """Leave out of reports the percentiles that the base does not have."""
-    getattr(breakdown, "PERCENTILES", {}).pop("p99", None)
-
-
 def main() -> None:
     """Write the outputs, one JSON document a line: `name`, and `output` as base64."""
     corpus, target = sys.argv[1:]
-    drop_new_percentiles()
     with Path(target).open("w", encoding="utf-8") as file:
         for name, output in outputs(Path(corpus)):
             line = {"name": name, "output": base64.b64encode(output).decode()}
