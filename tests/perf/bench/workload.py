@@ -145,7 +145,7 @@ def _sealed(now: int, spans: list[Any], marks: list[Any]) -> tuple[str, bytes]:
     batch_id = os.urandom(16).hex()
     batch = {
         "schema_version": 1,
-        "sdk_version": "0.3.0",
+        "sdk_version": "0.3.0+cirron-otel.0",
         "batch_id": batch_id,
         "created_ns": now,
         "spans": spans,

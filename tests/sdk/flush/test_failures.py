@@ -174,7 +174,7 @@ def test_of_two_ranks_the_one_that_began_it_comes_first(
     assert "; last loss 0.166667; process " in lines[first + 1]
     assert "failing.py:" in lines[first + 2]
     assert lines[first + 3] == "KILLED: rank 0: the process was ended by SIGTERM"
-    assert [line for line in lines if line.startswith("The time of 2 ranks together, ")]
+    assert [line for line in lines if line.endswith(", as the mean of 2 ranks:")]
     assert cli(["report", str(two_ranks), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [(each["rank"], each["state"], each["step"]) for each in document["failures"]] == [

@@ -48,6 +48,8 @@ class Assessment:
         """The number of units of all lanes."""
         self.found: set[str] = set()
         """The kinds that have claimed time so far."""
+        self.has_straggler = False
+        """Whether there is a finding on a slow rank, a notice included."""
         self._groups = aligned_groups(ledger)
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:

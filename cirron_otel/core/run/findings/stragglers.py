@@ -55,16 +55,22 @@ def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
     for lanes, excess in _persistent(assessment, work):
         finding = _price_persistent(assessment, work, lanes, excess)
         if finding is not None:
+            assessment.has_straggler = True
             yield finding
     finding = _of_units(assessment, work)
     if finding is not None:
+        assessment.has_straggler = True
         yield finding
 
 
 def jitter_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the notice on the waiting that no straggler explains."""
     cost = assessment.claims.left_total(WAITING)
-    if cost <= 0 or cost < assessment.limits["rank_jitter.notice"] * assessment.running_ns:
+    if (
+        assessment.has_straggler
+        or cost <= 0
+        or cost < assessment.limits["rank_jitter.notice"] * assessment.running_ns
+    ):
         return
     each = cost / max(assessment.units, 1)
     share = assessment.share(cost)

@@ -83,10 +83,13 @@ class LaneSums:
             if span.gpu_ns is not None or span.memory_peak_bytes is not None or span.has_attributes:
                 self._add_costs(span)
 
-    def add_overhead(self, spans: Sequence[IndexedSpan], ns: int) -> None:
-        """Add the time of tracing that the marks of a batch with some spans record."""
-        if ns and spans:
-            self.ranks.setdefault(spans[0].rank, RankSums()).overhead_ns += ns
+    def add_overhead(self, rank: int | None, ns: int) -> None:
+        """Add the time of tracing that the marks of a batch record.
+
+        `rank` is that of the first span of the batch.
+        """
+        if ns:
+            self.ranks.setdefault(rank, RankSums()).overhead_ns += ns
 
     def _add_costs(self, span: IndexedSpan) -> None:
         peaks = span.device_peaks[0], span.memory_peak_bytes

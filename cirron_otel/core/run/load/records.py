@@ -9,17 +9,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ....semconv import OOM
+from ....semconv import OOM, OVERHEAD_NS
 from ...analysis.breakdown import STEP
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...spool.reader import BatchFile
-from ..relations import NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts, known
+from ..relations import INTEGER, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts, known
 from ..shapes.hints import Hints
 from ..shapes.producers import producer_of
 from .columns import Columns
 from .lanes import LaneSums, RankSums
-from .marks import Marks, forget_digest, overhead_of
+from .marks import MOST_OVERHEAD_NS, Marks, forget_digest
 from .scopes import Scopes
 from .shaping import Shaping
 from .stored_span import StoredSpan
@@ -36,19 +36,36 @@ class Records(Scopes):
         self.sums = LaneSums()
         """The sums over all spans; those of the spans are still to be added."""
         self._number = 0
+        self._firsts: list[int] = []
+        self._ranks: list[list[int | None]] = []
+        """The first mark of each batch, and the rank of its first span, if it has one."""
         self._hints = Hints()
         self._shaping: Shaping | None = None
         super().__init__(batches, once=True, texts=texts)
         self.is_kept = np.zeros(self._number + 1, bool)
         """Whether the mark with a number counts."""
         self.is_kept[self.mark_rows + 1] = True
+        self._add_overhead()
 
     def _read(self, batch: BatchFile) -> IndexedBatch:
         rows = super()._read(batch)
         self._hints.producer = producer_of(rows)
-        self.sums.add_overhead(rows.spans, sum(map(overhead_of, rows.marks)))
+        self._firsts.append(self._number)
+        self._ranks.append([each.rank for each in rows.spans[:1]])
         self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
         return rows
+
+    def _add_overhead(self) -> None:
+        """Add the time of tracing, by the marks that count."""
+        rows = self.mark_rows
+        names, types, values = (self.mark_column(n)[rows] for n in ("name", "type", "value"))
+        is_due = (names == self.texts.token(OVERHEAD_NS)) & (types == INTEGER)
+        is_due &= (values > 0) & (values <= MOST_OVERHEAD_NS)
+        batches = np.searchsorted(np.array(self._firsts), rows[is_due], side="right") - 1
+        for batch in np.unique(batches).tolist():
+            ns = int(values[is_due][batches == batch].sum())
+            for rank in self._ranks[batch]:
+                self.sums.add_overhead(rank, ns)
 
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         first = spans.count

@@ -91,7 +91,9 @@ class Reducer:
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NotReducibleError."""
-        self.sums.add_overhead(spans, self.marks.add(marks))
+        overhead_ns = self.marks.add(marks)
+        if spans:
+            self.sums.add_overhead(spans[0].rank, overhead_ns)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
