@@ -40,7 +40,7 @@ def test_the_report_is_short_and_names_the_straggler(spool: Path) -> None:
     assert len(lines) < _MOST_LINES
     assert JOB.straggler > 16
     assert f"Rank {JOB.straggler} is slow in forward" in " ".join(text.split())
-    assert [line for line in lines if line.startswith("The time of ")]
+    assert [line for line in lines if line.startswith("The time, ")]
     assert (spool / "page.html").stat().st_size < 2_000_000
     report = json.loads(output_of("report", spool, "--json"))
     assert [each["rank"] for each in report["ranks"]] == JOB.present
