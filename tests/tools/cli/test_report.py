@@ -90,8 +90,9 @@ def test_ranks(run: Run) -> None:
 def test_the_ledger_of_ranks_has_their_range(run: Run, tmp_path: Path) -> None:
     write_files(tmp_path, training(3, 40))
     lines = run("report", "--full").stdout.splitlines()
-    [title] = [line for line in lines if re.match("The time of 3 ranks together, ", line)]
-    assert lines[lines.index(title) + 2].split() == ["account", "time", "share", "of", "a", "rank"]
+    [title] = [line for line in lines if line.endswith(", as the mean of 3 ranks:")]
+    heads = "account time share lowest to highest rank"
+    assert lines[lines.index(title) + 2].split() == heads.split()
     assert max(len(line) for line in lines) <= 80
 
 
