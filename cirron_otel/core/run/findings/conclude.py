@@ -114,7 +114,12 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     return f"The time of {counted(count, facts.unit)} is {', '.join(shares)}."
 
 
+_HYPHENATED: Final = frozenset({"start_up", "warm_up", "shut_down"})
+
+
 def _name(account: str, facts: Facts) -> str:
+    if account in _HYPHENATED:
+        return account.replace("_", "-")
     return account.replace("_", " ").replace("units", plural(facts.unit))
 
 

@@ -118,10 +118,7 @@ def _describe(assessment: Assessment, rule: _Rule, finding: Finding) -> None:
     if len(units):
         one = int(times.sum()) / len(units)
         locate(finding, units=len(units), per_unit_ns=round(one))
-        unit = assessment.unit
-        period = f", every {finding.every} {plural(unit)}" if finding.every else (
-            f" in each of {len(units):,} {plural(unit)}" if len(units) > 1 else f" in one {unit}"
-        )  # fmt: skip
+        period = f", every {finding.every} {plural(assessment.unit)}" if finding.every else ""
         occurrence = f"; {_article(rule.one)} takes {time(one)}{period}"
     used = [place for place, total in enumerate(totals) if total]
     if 0 < len(used) < len(lanes):
