@@ -148,10 +148,12 @@ def _conclusions(compared: Comparison) -> Iterator[RenderableType]:
         finding = pair.b or pair.a
         if finding is None:
             continue
-        facts = "; ".join(filter(None, (price(finding), place(finding, compared.a.unit))))
+        run = compared.a if pair.b is None else compared.b
+        cost = price(finding, run.document.ledger)
+        facts = "; ".join(filter(None, (cost, place(finding, run.unit))))
         before = ""
         if pair.change == "changed" and pair.a is not None:
-            earlier = price(pair.a)
+            earlier = price(pair.a, compared.a.document.ledger)
             before = f"; in A {pair.a.severity}" + (f", {earlier}" if earlier else "")
         text = f"{finding.kind}: {facts}{before}".removesuffix(": ")
         word = f"{_WORDS[pair.change]}: {severity_word(finding.severity)}"
