@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,8 +82,7 @@ def test_torchrun_gives_one_trace(tmp_path: Path, server: OtlpServer) -> None:
     assert roots - SYNTHETIC == {"cirron.session"}
     assert {each[2] for each in spans.values() if each[2]} <= set(spans)
     assert "sent to http://" in done.stderr
-    for rank in (0, 1):
-        assert re.search(rf"rank {rank}: .* of which 4 steps took", done.stderr)
+    assert "4 steps of 2 ranks" in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow
