@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def plural(noun: str) -> str:
-    """Return the plural of a regular noun, such as `steps` or `batches`."""
+    """Return the plural of a regular noun, such as `steps`, `batches` or `queries`."""
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 

@@ -30,9 +30,11 @@ OVERRIDING: Final = (
 """The accounts of scopes that take precedence over the phase around them."""
 
 _COLLECTIVE: Final = re.compile(
-    "all_reduce|all_gather|reduce_scatter|broadcast|barrier|all_to_all|reduce|gather|scatter|send"
-    "|recv|collective"
-)
+    "(all_reduce|all_gather|reduce_scatter|all_to_all|collective)(?![a-z]).*"
+    "|broadcast|barrier|reduce|gather|scatter|send|recv", re.DOTALL,
+)  # fmt: skip
+_LOGGING: Final = re.compile("log_(?!soft|prob|likelihood|sum)")
+"""Functions of probabilities, such as `log_softmax`, are not logging."""
 _NAMES: Final[Mapping[str, str]] = {
     "eval": "evaluation", "evaluation": "evaluation", "validation": "evaluation",
     "val": "evaluation", "test": "evaluation",
@@ -62,6 +64,6 @@ def account_of(name: str | None, chosen: Mapping[str, str] | None = None) -> str
         return "checkpoint"
     if lower in _NAMES:
         return _NAMES[lower]
-    if lower.startswith("log_"):
+    if _LOGGING.match(lower):
         return "logging"
-    return "communication" if _COLLECTIVE.match(name) else _OWN
+    return "communication" if _COLLECTIVE.fullmatch(lower) else _OWN

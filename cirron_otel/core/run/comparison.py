@@ -85,7 +85,9 @@ def costs_of(ledger: Ledger | None) -> LedgerCosts | None:
     fewest = min(
         int(np.count_nonzero(each)) * lane.size for lane, each in zip(lanes, steady, strict=True)
     )
-    nothing = LedgerCosts(len(lanes), units, fewest, dict(ledger.totals), {}, None, None, None)
+    nothing = LedgerCosts(
+        len(ledger.lanes), units, fewest, dict(ledger.totals), {}, None, None, None
+    )
     if fewest < MIN_UNITS or any(np.count_nonzero(each) < BLOCKS for each in steady):
         return nothing
     noise, wall_noise = _noise(lanes, steady, units)
@@ -95,7 +97,7 @@ def costs_of(ledger: Ledger | None) -> LedgerCosts | None:
     medians = [float(np.median(each)) for each in blocks]
     median_noise = float(np.std(medians, ddof=1))
     return LedgerCosts(
-        len(lanes), units, fewest, dict(ledger.totals), noise, max(wall_noise, median_noise),
+        len(ledger.lanes), units, fewest, dict(ledger.totals), noise, max(wall_noise, median_noise),
         float(np.median(medians)), median_noise,
     )  # fmt: skip
 

@@ -144,7 +144,8 @@ def report(
             if page_file is not None:
                 of_run = source, place, reader, spans
                 _write_page(page_file, found, opened, scopes, of_run)
-            if place.converted is None and chosen.run is not None:
+            is_default = not settings and unit is None
+            if is_default and place.converted is None and chosen.run is not None:
                 write_conclusion(reader.paths, found, chosen.run.batches)
     add_skipped(found, place.findings(reader))
     _show(found, full=full, as_json=as_json, no_pager=no_pager)

@@ -168,7 +168,9 @@ def conclusion_of_run(
     from ..present.closing import courses_of
     from ..present.conclude import add_skipped, document_of_run
 
-    document = document_of_run(str(batches.paths.root), run, reader=reader)
+    document = document_of_run(
+        str(batches.paths.root), run, reader=reader, world_size=batches.world_size()
+    )
     document.run.id, document.run.name = batches.run_id, batches.run_name
     add_skipped(document, ())
     own_spans = sum(len(rows_of(batch.data).spans) for batch in own)

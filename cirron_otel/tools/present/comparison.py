@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ...semconv import JOB_ID, PROCESS_PID, RANK, RUN_ID, SESSION_ID, WORLD_SIZE
-from .formatting import of_ranks
+from .formatting import of_ranks, printable
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, PhaseFigures
@@ -41,8 +41,8 @@ class ComparedRun:
 
     @property
     def unit(self) -> str:
-        """The name of a unit."""
-        return "step" if self.document.units is None else self.document.units.name
+        """The name of a unit, for a terminal."""
+        return "step" if self.document.units is None else printable(self.document.units.name)
 
     @property
     def times(self) -> Breakdown | None:

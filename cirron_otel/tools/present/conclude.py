@@ -53,18 +53,22 @@ def document_of_run(
     *,
     reader: SpoolReader | None = None,
     limits: Limits | None = None,
+    world_size: int | None = None,
 ) -> Document:
     """Return the document of a run. Raises TargetError if there is no disk space.
 
     `source` has no credentials. `reader` has the batches of the run if they are in a spool; without
-    it, the scopes that are open are unknown.
+    it, the scopes that are open are unknown. `world_size` is the number of ranks that the run
+    should have, by default that of `chosen`.
     """
     from ...core.run.report import report_of
 
     figures = report_of(run)
     unit = run.recording.unit_name
     units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
-    conclusion = conclude(run, unit, None if chosen is None else chosen.world_size, limits)
+    if world_size is None and chosen is not None:
+        world_size = chosen.world_size
+    conclusion = conclude(run, unit, world_size, limits)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":
         opened = _open_scopes(reader.paths, run.recording.files())

@@ -26,11 +26,6 @@ _MOST_HOSTS: Final = 4
 _INDENT: Final = "  "
 
 
-def share_text(share: float) -> str:
-    """Return a fraction of 1 as a percentage."""
-    return f"{100 * share:.1f} %"
-
-
 def severity_word(severity: str) -> str:
     """Return the word for a severity or a status."""
     return _WORDS.get(severity, severity.upper())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
-    from ...core.run.figures.ledger import Ledger
+    from ...core.run.figures.ledger import Lane, Ledger
 
 REQUEST: Final = "request"
 """The name of a unit of a service; its rate is the sum over all ranks."""
@@ -128,6 +128,11 @@ def _distinct(ledger: Ledger | None) -> int:
     return len(np.unique(np.concatenate(numbers)))
 
 
+def _done(lane: Lane) -> int:
+    """Return the number of entries of a lane that no later process repeats."""
+    return len(lane.start) - int(lane.is_lost.sum())
+
+
 _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 
 
@@ -144,7 +149,7 @@ def _per_second(ledger: Ledger | None, *, is_sum: bool) -> float | None:
             steady = (t for name, t in lane.accounts.items() if name not in _NOT_STEADY)
             ns = sum(int(times.sum()) for times in steady)
         if ns > 0:
-            speeds.append(len(lane.start) * lane.size * 1e9 / ns)
+            speeds.append(_done(lane) * lane.size * 1e9 / ns)
     speeds.sort()
     if not speeds:
         return None

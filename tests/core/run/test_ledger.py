@@ -71,8 +71,8 @@ def ledger_of(
 ) -> Ledger:
     texts = Texts()
     empty = OutsideScopes(ScopeTree({}), (), texts)
-    empty.of_rank = lambda _: RankScopes(  # type: ignore[method-assign]
-        [each._replace(name=texts.token("scope")) for each in scopes], list(sessions)
+    empty.of_rank = lambda *_: RankScopes(  # type: ignore[method-assign]
+        [each._replace(name=texts.token("scope")) for each in scopes], sessions=list(sessions)
     )
     sums = {}
     for rank in {unit.rank for unit in units}:
@@ -383,6 +383,46 @@ def test_units_that_overlap_are_busy_or_idle() -> None:
     units = [Unit(10 * at, 15, index=at) for at in range(5)] + [Unit(100, 5, index=5)]
     [lane] = ledger_of(units).lanes
     assert lane.totals == {"busy": 55 + 5, "idle": 100 - 55}
+
+
+def test_one_overlap_is_cut() -> None:
+    """A clock that is set back does not make a lane one of overlapping units."""
+    units = [Unit(100 * at - (1 if at > 10 else 0), 100, phases(100 * at, {"forward": 90}))
+             for at in range(20)]  # fmt: skip
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    assert "busy" not in ledger.lanes[0].accounts
+
+
+def test_lost_units_do_not_change_the_median_of_the_warm_up() -> None:
+    units: list[Unit] = []
+    for process in range(3):
+        begin = 10_000 * process
+        units += [
+            Unit(begin + 30 * at, 30, phases(begin + 30 * at, {"forward": 30}), 0, at, process)
+            for at in range(40)
+        ]
+    [lane] = ledger_of(units).lanes
+    assert lane.totals["lost"] == 2 * 40 * 30
+    assert "warm_up" not in lane.totals
+
+
+def test_scopes_of_other_threads_have_no_time() -> None:
+    texts = Texts()
+    spans = [
+        (at, IndexedSpan(f"{at:016x}", None, "save_checkpoint", None, 10, 40, 1, 0, thread))
+        for at, thread in enumerate((7, 1, None), 1)
+    ]
+    scopes = OutsideScopes(ScopeTree({None: spans}), (), texts)
+    assert len(scopes.of_rank(0, {1}).intervals) == 2
+    assert len(scopes.of_rank(0, {1, ABSENT}).intervals) == 3
+
+
+def test_names_that_resemble_collectives_or_logging() -> None:
+    own = ("reduce_lr", "send_email", "gather_metrics", "scatterplot", "log_softmax", "log_probs")
+    assert {account_of(name) for name in own} == {"other_scopes"}
+    assert account_of("All_Reduce") == account_of("all_gather_into") == "communication"
+    assert account_of("log_metrics") == "logging"
 
 
 def test_rank_without_units_is_start_up(tmp_path: Path) -> None:

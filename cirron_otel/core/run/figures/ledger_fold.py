@@ -20,8 +20,8 @@ from .unit_numbers import UnitNumbers
 MOST_CELLS: Final = 12_000_000
 """The maximum number of numbers that are kept for all units; above it, entries are joined."""
 _SHORT: Final = 10_000
-_OVERLAP: Final = 1000
-"""A lane is of overlapping units if more than one in so many overlaps the next one."""
+_OVERLAP: Final = 100
+"""Units overlap if they do so for more than this fraction of their time."""
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class _Times:
     accounts: dict[str, np.ndarray]
     lacking: dict[str, np.ndarray]
     parts: dict[tuple[str, str], int]
+    threads: frozenset[int]
 
 
 _COLUMNS: Final = (
@@ -55,14 +56,15 @@ class _Pieces:
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def joined(self) -> _Times:
-        """Return all units. The pieces are removed, so that no column is in memory twice."""
+    def joined(self, thread: int) -> _Times:
+        """Return all units; `thread` is the id of their thread. Release the pieces."""
         counts = list(map(len, self.columns["start"]))
         return _Times(
             **{name: _joined(self.columns.pop(name)) for name in _COLUMNS},
             accounts=_by_account(self.accounts, counts),
             lacking=_by_account(self.lacking, counts),
             parts=self.parts,
+            threads=frozenset((thread,)),
         )
 
 
@@ -179,7 +181,10 @@ class LedgerFold:
         """Make the lanes of a rank once all of its units were added."""
         if self._rank is None:
             return
-        rank, threads = known(self._rank), [each.joined() for each in self._threads.values()]
+        rank, threads = (
+            known(self._rank),
+            [each.joined(thread) for thread, each in self._threads.items()],
+        )
         self._rank, self._threads = None, {}
         sums = self._sums[rank]
         self._extend(sums)
@@ -214,7 +219,7 @@ class LedgerFold:
             nothing = np.full(count, ABSENT)
             self._number(lane, times.key, np.zeros(count, bool), nothing, nothing)
             return lane
-        scopes = self._outside.of_rank(rank)
+        scopes = self._outside.of_rank(rank, times.threads)
         breaks = fill_gaps(lane, scopes, times.process, first, last, self._texts)
         self._number(lane, times.key, breaks, times.waited, times.forwarded)
         is_timed = times.device != ABSENT
@@ -321,9 +326,10 @@ def _by_account(
 
 
 def _overlaps(times: _Times) -> bool:
-    """Return whether more than a few units overlap the next one."""
+    """Return whether several units overlap the next one, for a part of the time that counts."""
     gaps = times.start[1:] - times.start[:-1] - times.ns[:-1]
-    return bool(np.count_nonzero(gaps < 0) * _OVERLAP > len(gaps))
+    overlaps = -gaps[gaps < 0]
+    return len(overlaps) > 1 and bool(overlaps.sum() * _OVERLAP > times.ns.sum())
 
 
 def _merged(threads: Sequence[_Times]) -> _Times:
@@ -347,6 +353,7 @@ def _merged(threads: Sequence[_Times]) -> _Times:
     return _Times(
         **{name: column[order] for name, column in columns.items()},
         accounts=accounts, lacking=lacking, parts=parts,
+        threads=frozenset().union(*(each.threads for each in threads)),
     )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ def move(lanes: Sequence[Lane]) -> None:
             _tracing(lane)
             _warm_up(lane)
             _device(lane)
-    move_waiting([lane for lane in lanes if (lane.own >= 0).any()])
+    # The trainings of several threads do not wait for each other.
+    move_waiting([lane for lane in lanes if lane.thread is None and (lane.own >= 0).any()])
     for lane in lanes:
         fit_parts(lane)
 
@@ -71,13 +72,22 @@ def _stalled(lane: Lane) -> None:
     """Move the excess of the last unit of each process."""
     if lane.size > 1 or len(lane.start) < _FEW + 1:
         return
-    period = period_of(lane)
+    period, done = period_of(lane), ~lane.is_lost
     lasts = [place - 1 for place, _ in lane.restarts if 0 < place <= len(period)]
     for place in {*lasts, len(period) - 1}:
-        median = _median(np.concatenate([period[:place], period[place + 1 :]]))
+        others = done.copy()
+        others[place] = False
+        if not others.any():
+            continue
+        median = _median(period[others])
         excess = int(period[place] - median)
         if period[place] > _STALLED * median > 0:
             _take_at(lane, "stalled", place, excess, NOT_OF_PERIOD | {"lost"})
+
+
+def _done(lane: Lane) -> slice | np.ndarray:
+    """Return the entries that no later process repeats."""
+    return ~lane.is_lost if lane.is_lost.any() else slice(None)
 
 
 def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[str]) -> None:
@@ -119,7 +129,10 @@ def _warm_up(lane: Lane) -> None:
     count = len(work)
     if count < _FEW:
         return
-    median = _median(work)
+    done = _done(lane)
+    if len(work[done]) < _FEW:
+        return
+    median = _median(work[done])
     medians: dict[str, float] | None = None
     for first in first_units:
         some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
@@ -128,7 +141,7 @@ def _warm_up(lane: Lane) -> None:
         if not warm or first + warm >= count:
             continue
         if medians is None:
-            medians = {name: _median(times) for name, times in lane.accounts.items()}
+            medians = {name: _median(times[done]) for name, times in lane.accounts.items()}
         for place in range(first, first + warm):
             _move_excess(lane, place, int(work[place] - median), medians)
 

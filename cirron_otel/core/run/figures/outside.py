@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +14,7 @@ from ...analysis.breakdown import STEP
 from ...records.rows import IndexedSpan
 from ..accounts import OVERRIDING, account_of
 from ..load.tree import ScopeTree
-from ..relations import Texts
+from ..relations import ABSENT, Texts
 from .ledger import Lane
 from .sweep import Interval, sweep
 
@@ -32,6 +32,8 @@ class RankScopes:
     """The scopes of a rank outside of its units, and its sessions."""
 
     intervals: list[Interval] = field(default_factory=list)
+    threads: list[int | None] = field(default_factory=list)
+    """The thread of each interval."""
     sessions: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -60,11 +62,20 @@ class OutsideScopes:
             if span.name == SESSION:
                 scopes.sessions.append((span.start_ns, span.end_ns))
             elif number not in around and span.name not in _TRANSPARENT:
+                scopes.threads.append(span.thread_id)
                 scopes.intervals.append(_clipped(span, tree, texts, chosen))
 
-    def of_rank(self, rank: int | None) -> RankScopes:
-        """Return the scopes of a rank."""
-        return self._ranks.get(rank, RankScopes())
+    def of_rank(self, rank: int | None, threads: Collection[int] = (ABSENT,)) -> RankScopes:
+        """Return the scopes of a rank in some threads; `ABSENT` for an unknown thread."""
+        found = self._ranks.get(rank, RankScopes())
+        if ABSENT in threads:
+            return found
+        intervals = [
+            each
+            for each, thread in zip(found.intervals, found.threads, strict=True)
+            if thread is None or thread in threads
+        ]
+        return RankScopes(intervals, sessions=found.sessions)
 
 
 def _clipped(

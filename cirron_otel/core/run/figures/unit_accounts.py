@@ -136,7 +136,11 @@ class AccountsOfUnits:
         self, result: UnitAccounts, units: Block, parts: Block, places: np.ndarray
     ) -> None:
         """Add the names of long gaps between parts that do not overlap."""
-        if not len(places) or (units["flags"] & SUMS).any():
+        has_sums = (units["flags"] & SUMS) != 0
+        if has_sums.any():
+            is_due = ~has_sums[places]
+            places, parts = places[is_due], {name: each[is_due] for name, each in parts.items()}
+        if not len(places):
             return
         start, end = parts["start_ns"], parts["start_ns"] + parts["wall_ns"]
         is_first = np.r_[True, places[1:] != places[:-1]]

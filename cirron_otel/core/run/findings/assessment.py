@@ -11,7 +11,7 @@ from ...durations import SECOND_NS
 from ...nouns import plural
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
-from .cycles import WAITING, Cycles, aligned_groups
+from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups
 from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .thresholds import KINDS, Limits
@@ -34,6 +34,9 @@ PLACES: Final = {
 """Descriptions of the accounts that have no recorded name."""
 
 
+_TRAINING: Final = frozenset({"step", "batch"})
+
+
 class Assessment:
     """The rules' view of a run with units."""
 
@@ -48,6 +51,9 @@ class Assessment:
         """The number of units of all lanes."""
         self.found: set[str] = set()
         """The kinds that have claimed time so far."""
+        self._has_phases = self.unit != "request" and any(
+            name in lane.accounts for lane in ledger.lanes for name in PHASES_OF_WORK
+        )
         self.has_straggler = False
         """Whether there is a finding on a slow rank, a notice included."""
         self._groups = aligned_groups(ledger)
@@ -64,8 +70,8 @@ class Assessment:
 
     @property
     def is_training(self) -> bool:
-        """Whether the units are not requests."""
-        return self.unit != "request"
+        """Whether the units are those of a training: named so, or with phases."""
+        return self.unit in _TRAINING or self._has_phases
 
     @property
     def is_short(self) -> bool:
@@ -97,8 +103,8 @@ class Assessment:
         """Return the account as a phrase: its recorded name if it has one."""
         if account is None:
             return "several phases"
-        name = self.name_of(account) or PLACES.get(account, account)
-        return name.format(units=plural(self.unit))
+        name = self.name_of(account)
+        return name or PLACES.get(account, account).format(units=plural(self.unit))
 
     def ranks_of(self, lanes: Iterable[int]) -> list[int | None]:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""

@@ -30,8 +30,6 @@ class Claims:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
-        self.claimed_ns = 0
-        """The sum of all claims."""
 
     def left(self, lane: int, account: str) -> np.ndarray:
         """Return the unclaimed time of an account in each unit of a lane. Do not change it."""
@@ -76,12 +74,10 @@ class Claims:
         left: dict[tuple[int, str], np.ndarray],
         outside: dict[tuple[int, str], int],
         free: dict[int, np.ndarray],
-        total_ns: int,
     ) -> None:
         self._left.update(left)
         self._outside.update(outside)
         self._free.update(free)
-        self.claimed_ns += total_ns
 
 
 class Bid:
@@ -140,17 +136,6 @@ class Bid:
         self._count(lane, account, total)
         return taken
 
-    def spread(self, lane: int, account: str, units: np.ndarray | slice, amount: float) -> int:
-        """Add an amount to some units in proportion to their time in an account; return the sum."""
-        left = self.left(lane, account)
-        part = left[units]
-        total = int(part.sum())
-        if amount <= 0 or total <= 0:
-            return 0
-        amounts = np.zeros(len(left), np.int64)
-        amounts[units] = part * min(amount / total, 1.0)
-        return int(self.add(lane, account, amounts).sum())
-
     def add_outside(self, lane: int, account: str, amount: int | None = None) -> int:
         """Add time outside of the cycles, at most the unclaimed time; None is all that is left."""
         left = self._outside.get((lane, account), self._claims.left_outside(lane, account))
@@ -186,5 +171,5 @@ class Bid:
 
     def commit(self) -> None:
         """Claim the amounts."""
-        self._claims._accept(self._left, self._outside, self._free, self.total_ns)
+        self._claims._accept(self._left, self._outside, self._free)
         self._left, self._outside, self._free = {}, {}, {}

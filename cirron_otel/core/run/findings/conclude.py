@@ -42,7 +42,7 @@ def findings_of(
     run: Run,
     limits: Limits | None = None,
     *,
-    unit: str = "step",
+    unit: str | None = None,
     world_size: int | None = None,
     stalls: Sequence[Stall] = (),
     missing_files: int = 0,
@@ -110,7 +110,7 @@ def headline_of(findings: Sequence[Finding], facts: Facts) -> str:
     ]
     lanes = [each for each in ledger.lanes if len(each.number)]
     first = min((int(each.number[0]) for each in lanes), default=0)
-    count = max((int(each.number[-1]) for each in lanes), default=-1) + 1 - first
+    count = max((int(each.number.max()) + each.size for each in lanes), default=0) - first
     return f"The time of {counted(count, facts.unit)} is {', '.join(shares)}."
 
 

@@ -98,13 +98,17 @@ def interval_findings(assessment: Assessment) -> Iterator[Finding]:
     for cycles in assessment.cycles():
         units = slow_interval(cycles, assessment.limits)
         if units is not None:
-            courses.append(_interval(cycles, units))
+            course = _interval(cycles, units)
+            courses += [] if course is None else [course]
     yield from _found(assessment, "SLOW_INTERVAL", courses)
 
 
-def _interval(cycles: Cycles, units: slice) -> _Course:
+def _interval(cycles: Cycles, units: slice) -> _Course | None:
+    """Return the course of a slow interval; None if there are no other steady units."""
     rest = cycles.is_steady.copy()
     rest[units] = False
+    if not rest.any():
+        return None
     base = float(np.median(cycles.work[rest]))
     slow = float(np.median(cycles.work[units]))
     excess = _by_account(cycles, units, rest, max(float((cycles.work[units] - base).sum()), 0))
@@ -254,7 +258,7 @@ def _describe(
         finding.ranks = assessment.ranks_of(lanes)
         finding.hosts = assessment.hosts_of(lanes)
     numbers = course.cycles.numbers[course.units]
-    finding.phase = assessment.name_of(account)
+    finding.phase, finding.subject = assessment.name_of(account), account
     where, unit = assessment.place_of(account), assessment.unit
     usual, slow = time(course.usual_ns), time(course.slow_ns)
     who = f"{ranks_text(finding.ranks)}: " if finding.ranks else ""

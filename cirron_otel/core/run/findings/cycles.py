@@ -17,7 +17,7 @@ WORK: Final = (
     "unattributed", "between_units", "busy",
 )  # fmt: skip
 """The accounts that are a unit's own work, without evaluations, checkpoints, logging and scopes."""
-_PHASES: Final = WORK[:7]
+PHASES_OF_WORK: Final = WORK[:7]
 WAITING: Final = "waiting_for_ranks"
 _SAMPLE: Final = 64
 """The maximum number of lanes that the common cycle is computed from."""
@@ -52,7 +52,7 @@ class Aligned:
 def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
     """Align lanes by unit number. If a lane repeats a unit, the last one counts.
 
-    Lanes with less than half of the units of the longest one are left out.
+    Lanes with less than half of the units of the longest one, by number, are left out.
     """
     longest = max((len(ledger.lanes[lane].ns) for lane in lanes), default=0)
     lanes = [lane for lane in lanes if 2 * len(ledger.lanes[lane].ns) >= max(longest, 1)]
@@ -60,6 +60,10 @@ def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
     size = max((ledger.lanes[lane].size for lane in lanes), default=1)
     if not lanes:
         return Aligned([], [], np.zeros(0, np.int64), size)
+    most = max(numbers, key=len)
+    shares = [each is most or 2 * np.isin(most, each).sum() >= len(most) for each in numbers]
+    lanes = [lane for lane, is_in in zip(lanes, shares, strict=True) if is_in]
+    numbers = [each for each, is_in in zip(numbers, shares, strict=True) if is_in]
     first = numbers[0]
     is_same = all(len(each) == len(first) and np.array_equal(each, first) for each in numbers)
     if is_same and (len(lanes) == 1 or bool((np.diff(first) > 0).all())):
@@ -138,7 +142,7 @@ class Cycles:
         If no unit has a phase, as in requests, the user's own scopes are work.
         """
         lanes = self.aligned.lanes
-        if any(self._claims.has(lane, name) for lane in lanes for name in _PHASES):
+        if any(self._claims.has(lane, name) for lane in lanes for name in PHASES_OF_WORK):
             return WORK
         return *WORK, "other_scopes"
 

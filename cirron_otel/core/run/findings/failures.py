@@ -21,6 +21,7 @@ _EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
 _SIGNALS: Final = 128
 """An exit code above this one is that of a signal, in a shell's convention."""
 _MOST: Final = 100
+_MOST_MISSING: Final = 1_000_000
 _LESS_MEMORY: Final = (
     "a smaller batch with gradient accumulation, activation checkpointing, or sharded optimizer"
     " state"
@@ -214,9 +215,10 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
     longest = max(bid.by_lane.values())
     finding = Finding("STALLED", severity, bid.total_ns, assessment.share(bid.total_ns), "")
     finding.ranks = assessment.ranks_of(lanes)
-    last = assessment.ledger.lanes[lanes[0]]
-    finding.steps = [(int(last.number[-1]), int(last.number[-1]))] if len(last.number) else []
-    at = f" {last.number[-1]}" if len(last.number) else ""
+    lane = assessment.ledger.lanes[max(lanes, key=lambda each: bid.by_lane[each])]
+    number = int(lane.number[int(lane.accounts["stalled"].argmax())])
+    finding.steps = [(number, number)]
+    at = f" {number}"
     finding.sentence = (
         f"{ranks_text(finding.ranks or [None])} stalled in {facts.unit}{at} for {time(longest)}."
     )
@@ -249,10 +251,11 @@ def _missing(facts: Facts) -> Iterator[Finding]:
 
 
 def missing_ranks(facts: Facts) -> list[int]:
-    """Return the ranks of the job's world size that have no unit."""
+    """Return the ranks of the job's world size that have no unit, at most about a million."""
     if facts.ledger is None or facts.world_size is None:
         return []
     present = {each.rank for each in facts.ledger.lanes if len(each.ns)}
     if not present or None in present:
         return []
-    return [rank for rank in range(facts.world_size) if rank not in present]
+    ranks = range(min(facts.world_size, len(present) + _MOST_MISSING))
+    return [rank for rank in ranks if rank not in present]

@@ -53,13 +53,17 @@ class Finding:
     """The recorded name of the phase."""
     scope: str | None = None
     """The recorded name of a scope that is not a phase."""
+    subject: str | None = None
+    """A part of the id: the account, the mark or the device that the finding is about."""
     evidence: dict[str, Any] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
 
     @property
     def id(self) -> str:
-        """A hash of the kind, the phase, the scope and the ranks."""
-        key = [self.kind, self.phase, self.scope, list(self.ranks)]
+        """A hash of the kind, the phase, the scope, the ranks and the subject."""
+        key: list[Any] = [self.kind, self.phase, self.scope, list(self.ranks)]
+        if self.subject is not None:
+            key.append(self.subject)
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .assessment import Assessment, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding, Severity
 from .thresholds import Limits
-from .words import percent, ranks_text, size
+from .words import known_ranks, percent, ranks_text, size
 
 _BANDS: Final = ((0.15, 0.25), (0.45, 0.55), (0.90, 1.0))
 _FEWEST: Final = 5
@@ -76,10 +76,12 @@ def _imbalance(devices: Sequence[MemoryUse], pressure: float, limits: Limits) ->
     peaks: dict[int | None, int] = {}
     for each in devices:
         peaks[each.rank] = max(peaks.get(each.rank, 0), each.peak_bytes)
-    middle = statistics.median(peaks.values())
-    if len(peaks) < 2 or middle <= 0:
+    if len(peaks) < 2:
         return
     rank = max(peaks, key=lambda each: peaks[each])
+    middle = statistics.median_low([peak for each, peak in peaks.items() if each != rank])
+    if middle <= 0:
+        return
     skew = peaks[rank] / middle - 1
     severity: Severity | None = None
     for name in ("critical", "warning"):
@@ -91,7 +93,7 @@ def _imbalance(devices: Sequence[MemoryUse], pressure: float, limits: Limits) ->
     finding = Finding("IMBALANCE", severity, None, None, "", ranks=[rank])
     finding.sentence = (
         f"The memory of {ranks_text([rank], begins=False)} peaks at {size(peaks[rank])},"
-        f" {percent(skew)} above the median rank."
+        f" {percent(skew)} above the median of the others."
     )
     locate(finding, peak_bytes=peaks[rank], median_peak_bytes=round(middle), pressure=pressure)
     finding.advice = [
@@ -114,7 +116,8 @@ def _creep(
     is_confirmed = worst.bytes >= limits["creep.bytes"] and worst.is_steady
     kind = "CREEP_CONFIRMED" if is_confirmed else "CREEP_EARLY"
     finding = Finding(kind, "warning" if is_confirmed else "notice", None, None, "")
-    finding.ranks = [each.use.rank for each in grown if each.use.rank is not None]
+    finding.ranks = known_ranks(each.use.rank for each in grown)
+    finding.subject = worst.use.device
     capacity, use = worst.use.capacity_bytes, worst.use
     what = "host memory" if use.device == CPU else f"memory of {use.device}"
     rate, left = worst.per_ns, ""

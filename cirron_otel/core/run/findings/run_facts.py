@@ -26,15 +26,15 @@ _POINTS: Final = 400
 def facts_of(
     run: Run,
     *,
-    unit: str = "step",
+    unit: str | None = None,
     world_size: int | None = None,
     stalls: Sequence[Stall] = (),
     missing_files: int = 0,
 ) -> Facts:
     """Return the facts about a run.
 
-    `world_size` is the number of ranks that the job has, if it is known. `stalls` are those of a
-    running job.
+    `unit` is the name of a unit, by default the recorded one. `world_size` is the number of ranks
+    that the job has, if it is known. `stalls` are those of a running job.
     """
     ledger: Any = getattr(run, "ledger", None)
     readings = ReadingsFold(run.recording.texts)
@@ -42,7 +42,7 @@ def facts_of(
         readings.add(block)
     return Facts(
         ledger=ledger,
-        unit=unit,
+        unit=run.recording.unit_name if unit is None else unit,
         state=state_of(run.sessions),
         failures=run.failures,
         sessions=run.sessions,

@@ -188,7 +188,7 @@ def describe_spikes(
     unit = assessment.unit
     finding.steps = intervals(numbers, size)
     finding.every = period_of(numbers)
-    finding.phase = assessment.name_of(account)
+    finding.phase, finding.subject = assessment.name_of(account), account
     period = f"every {finding.every} {plural(unit)}" if finding.every else (
         f"in {units_text(finding.steps, unit)}" if len(numbers) <= _FEW
         else f"in {len(numbers):,} {plural(unit)}"

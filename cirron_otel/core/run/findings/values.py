@@ -150,7 +150,8 @@ def _explodes(series: ValueSeries, limits: Limits) -> np.ndarray:
         return places[:0]
     factor = limits["exploding.factor"]
     # Only values far above the smallest possible median need the exact one.
-    candidates = np.flatnonzero(numbers > factor * float(numbers.min()))
+    positive = numbers[numbers > 0]
+    candidates = np.flatnonzero(numbers > factor * float(positive.min(initial=np.inf)))
     hits = [
         each for each in candidates[candidates >= _SOME].tolist()
         if numbers[each] > factor * float(np.median(numbers[max(each - _BEFORE, 0) : each])) > 0
@@ -173,7 +174,7 @@ def _exploding(
     where = units_text(finding.steps, facts.unit) if finding.steps else f"{len(places)} values"
     who = f" of {ranks_text(finding.ranks, begins=False)}" if finding.ranks else ""
     finding.sentence = (
-        f"{series.name}{who} reaches {most:.3g}, and is usually {usual:.3g}, in {where}."
+        f"{series.name}{who} reaches {most:.3g} in {where}; it is usually {usual:.3g}."
     )
     locate(finding, name=series.name, highest=most, median=usual, values=len(places))
     finding.advice = [

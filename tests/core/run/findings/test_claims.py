@@ -13,7 +13,7 @@ from cirron_otel.core.run.findings.claims import Claims
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts
 
-from .ledgers import START_NS, job
+from .ledgers import START_NS, Times, job
 
 _OUTSIDE = ("start_up", "shut_down", "idle", "ended", "paused", "evaluation", "checkpoint")
 
@@ -104,7 +104,24 @@ def test_a_bid_that_is_not_committed_changes_nothing() -> None:
     claims = Claims(ledger)
     claims.bid().add_all("forward")
     assert claims.left_total("forward") == ledger.totals["forward"]
-    assert claims.claimed_ns == 0
+
+
+def test_findings_about_different_accounts_have_different_ids() -> None:
+    def plant(times: Times) -> None:
+        times["unattributed"][:, [30, 60, 95]] += 800
+        times["between_units"][:, [40, 77, 101]] += 800
+
+    found = [e for e in conclude(Facts(job(1, 120, plant=plant))) if e.kind == "SPIKES"]
+    assert len({each.id for each in found}) == len(found) == 2
+
+
+def test_a_rank_with_other_numbers_does_not_hide_the_others() -> None:
+    def plant(times: Times) -> None:
+        times["input"][:, [50]] += 3000
+
+    ledger = job(3, 120, plant=plant)
+    ledger.lanes[2].number = ledger.lanes[2].number + 1000
+    assert any(each.kind == "INPUT_SPIKES" for each in conclude(Facts(ledger)))
 
 
 def test_ledgers_are_not_changed() -> None:
