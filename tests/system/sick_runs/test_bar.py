@@ -15,7 +15,7 @@ from .bar import Scored
 from .families import FAMILIES
 
 
-def reports_slow_input(_: Any) -> list[Finding]:
+def reports_slow_input(*_: Any) -> list[Finding]:
     return [Finding("INPUT_BOUND", "warning", 1, 0.1, "A sentence.", phase="data_load")]
 
 

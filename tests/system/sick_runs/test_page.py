@@ -49,7 +49,7 @@ def test_the_page_has_the_markers() -> None:
 
 
 def test_program_prints_scores_and_failing_cases(capsys: pytest.CaptureFixture[str]) -> None:
-    def reports_slow_input(_: Any) -> list[Finding]:
+    def reports_slow_input(*_: Any) -> list[Finding]:
         return [Finding("INPUT_BOUND", "warning", 1, 0.1, "A sentence.", phase="data_load")]
 
     assert (
@@ -65,7 +65,7 @@ def test_program_prints_scores_and_failing_cases(capsys: pytest.CaptureFixture[s
 
 
 def test_program_reports_an_exception_of_the_analysis(capsys: pytest.CaptureFixture[str]) -> None:
-    def fails(_: Any) -> list[Finding]:
+    def fails(*_: Any) -> list[Finding]:
         raise ZeroDivisionError("no units")
 
     assert program.main(["--family", "healthy, DDP, few", "--seeds", "1"], fails) == 0

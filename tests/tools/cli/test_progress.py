@@ -216,7 +216,8 @@ def test_a_terminal_that_cannot_erase_has_lines() -> None:
     done = on_a_terminal("report", RANKS, seconds=1.0, TERM="dumb")
     assert "\x1b" not in done.stderr
     lines = lines_of(done.stderr.replace("\r", ""))
-    assert [seconds for _, seconds in lines] == [10, 20, 30]
+    # The recording is read twice: its scopes are not in the canonical form.
+    assert [seconds for _, seconds in lines] == [10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.parametrize("run", [on_pipes, on_a_terminal])
