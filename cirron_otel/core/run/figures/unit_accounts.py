@@ -73,7 +73,6 @@ class AccountsOfUnits:
         chosen = ~is_due[places] if is_swept else slice(None)
         clean = {name: parts[name][chosen] for name in ("name", "ns", "wall_ns", "start_ns")}
         self._add(result, clean, places[chosen], count)
-        self._add_gaps(result, units, clean, places[chosen])
         firsts = np.cumsum(units["parts"]) - units["parts"]
         for unit in np.flatnonzero(is_due).tolist():
             self._sweep(result, unit, units, parts, int(firsts[unit]))
@@ -81,7 +80,10 @@ class AccountsOfUnits:
         covered = np.zeros(count, np.int64)
         for times in result.accounts.values():
             covered += times
-        result.accounts[UNATTRIBUTED] = units["ns"] - covered
+        rest = result.accounts[UNATTRIBUTED] = units["ns"] - covered
+        has_gap = (rest > units["ns"] // _LONG_GAP) & ~is_due & ((units["flags"] & SUMS) == 0)
+        if has_gap.any():
+            self._add_gaps(result, units, parts, places, has_gap)
         return result
 
     def _overlapping(self, units: Block, parts: Block, places: np.ndarray) -> np.ndarray:
@@ -133,15 +135,19 @@ class AccountsOfUnits:
                     _latest(result.forwarded, where, ends)
 
     def _add_gaps(
-        self, result: UnitAccounts, units: Block, parts: Block, places: np.ndarray
+        self,
+        result: UnitAccounts,
+        units: Block,
+        parts: Block,
+        places: np.ndarray,
+        has_gap: np.ndarray,
     ) -> None:
-        """Add the names of long gaps between parts that do not overlap."""
-        has_sums = (units["flags"] & SUMS) != 0
-        if has_sums.any():
-            is_due = ~has_sums[places]
-            places, parts = places[is_due], {name: each[is_due] for name, each in parts.items()}
+        """Add the names of long gaps in some units, whose parts do not overlap."""
+        is_due = slice(None) if has_gap.all() else has_gap[places]
+        places = places[is_due]
         if not len(places):
             return
+        parts = {name: parts[name][is_due] for name in ("start_ns", "wall_ns", "name")}
         start, end = parts["start_ns"], parts["start_ns"] + parts["wall_ns"]
         is_first = np.r_[True, places[1:] != places[:-1]]
         is_last = np.r_[is_first[1:], True]
@@ -155,9 +161,8 @@ class AccountsOfUnits:
                 continue
             after = pair[0][rows]
             ahead_of = np.full(len(rows), NO_TEXT) if pair[1] is None else pair[1][rows]
-            keys, which = np.unique(np.stack([after, ahead_of]), axis=1, return_inverse=True)
-            for place, (first, second) in enumerate(keys.T.tolist()):
-                own = rows[which.reshape(-1) == place]
+            for first, second, which in _pairs(after, ahead_of):
+                own = rows[which]
                 token = self._texts.token(self._gap(first, second))
                 times = result.names.setdefault(
                     (UNATTRIBUTED, token), np.zeros(len(units["ns"]), np.int64)
@@ -243,6 +248,21 @@ class AccountsOfUnits:
             if own.any():
                 times = result.lacking.setdefault(self.account(token), np.zeros(count, np.int64))
                 np.add.at(times, rows[own], lacking[own])
+
+
+def _pairs(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[int, int, np.ndarray | slice]]:
+    """Yield each pair of values with the places that have it."""
+    if (first == first[0]).all() and (second == second[0]).all():
+        yield int(first[0]), int(second[0]), slice(None)
+        return
+    firsts, at_first = np.unique(first, return_inverse=True)
+    seconds, at_second = np.unique(second, return_inverse=True)
+    code = at_first.reshape(-1) * len(seconds) + at_second.reshape(-1)
+    for each in np.unique(code).tolist():
+        yield (
+            int(firsts[each // len(seconds)]), int(seconds[each % len(seconds)]),
+            np.flatnonzero(code == each),
+        )  # fmt: skip
 
 
 def _by_name(
