@@ -47,15 +47,10 @@ _NAMES: Final[Mapping[str, str]] = {
 _OWN: Final = "other_scopes"
 
 
-def account_of(name: str | None, chosen: Mapping[str, str] | None = None) -> str:
-    """Return the account of a scope by its name; `other_scopes` for a name without an own account.
-
-    `chosen` has the accounts of names that the user has chosen with `--account`.
-    """
+def account_of(name: str | None) -> str:
+    """Return the account of a scope by its name; `other_scopes` for a name without one."""
     if name is None:
         return _OWN
-    if chosen and name in chosen:
-        return chosen[name]
     found = PHASES.get(name) or _NAMES.get(name)
     if found is not None:
         return found

@@ -77,15 +77,13 @@ class LedgerFold:
         sums: Mapping[int | None, RankSums],
         outside: OutsideScopes,
         epoch_of: Callable[[int], str | None],
-        chosen: Mapping[str, str] | None = None,
     ) -> None:
         """`sums` are those over all spans of each rank.
 
-        `epoch_of` returns the number of the epoch of units by the token of their parent. `chosen`
-        has the accounts of names that a user has chosen.
+        `epoch_of` returns the number of the epoch of units by the token of their parent.
         """
         self._texts, self._sums, self._outside = texts, sums, outside
-        self._accounts = AccountsOfUnits(texts, chosen)
+        self._accounts = AccountsOfUnits(texts)
         self._numbers = UnitNumbers(texts, epoch_of)
         self._rank: int | None = None
         self._threads: dict[int, _Pieces] = {}

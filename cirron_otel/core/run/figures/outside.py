@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +24,6 @@ SHUT_DOWN_NS: Final = 60 * 10**9
 _TRANSPARENT: Final = frozenset({SESSION, JOB, STEP, MICRO_STEP, "epoch"})
 _BETWEEN: Final = frozenset({*OVERRIDING, "input", "transfer", "communication", "other_scopes"})
 """The accounts of scopes between units; other scopes there count as time between units."""
-_NOTHING: Final[list[tuple[int, int]]] = []
 
 
 @dataclass(slots=True)
@@ -45,7 +44,6 @@ class OutsideScopes:
         tree: ScopeTree,
         parents: Iterable[str | None],
         texts: Texts,
-        chosen: Mapping[str, str] | None = None,
     ) -> None:
         """`parents` are the ids of the scopes around units."""
         around: set[int] = set()
@@ -63,7 +61,7 @@ class OutsideScopes:
                 scopes.sessions.append((span.start_ns, span.end_ns))
             elif number not in around and span.name not in _TRANSPARENT:
                 scopes.threads.append(span.thread_id)
-                scopes.intervals.append(_clipped(span, tree, texts, chosen))
+                scopes.intervals.append(_clipped(span, tree, texts))
 
     def of_rank(self, rank: int | None, threads: Collection[int] = (ABSENT,)) -> RankScopes:
         """Return the scopes of a rank in some threads; `ABSENT` for an unknown thread."""
@@ -78,11 +76,9 @@ class OutsideScopes:
         return RankScopes(intervals, sessions=found.sessions)
 
 
-def _clipped(
-    span: IndexedSpan, tree: ScopeTree, texts: Texts, chosen: Mapping[str, str] | None
-) -> Interval:
+def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts) -> Interval:
     start, end, depth = span.start_ns or 0, span.end_ns or 0, 0
-    account, parent = account_of(span.name, chosen), tree.numbered(span.parent_id)
+    account, parent = account_of(span.name), tree.numbered(span.parent_id)
     if parent is not None:
         depth = 1
         around = parent[1]

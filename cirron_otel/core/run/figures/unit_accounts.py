@@ -6,7 +6,7 @@ time that no part covers is `unattributed`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,16 +47,16 @@ class UnitAccounts:
 class AccountsOfUnits:
     """Computes the accounts of blocks of units. Names have their accounts by `account_of`."""
 
-    def __init__(self, texts: Texts, chosen: Mapping[str, str] | None = None) -> None:
-        """`chosen` has the accounts of names that a user has chosen."""
-        self._texts, self._chosen = texts, chosen
+    def __init__(self, texts: Texts) -> None:
+        """`texts` has the names of the parts."""
+        self._texts = texts
         self._accounts: dict[int, str] = {}
 
     def account(self, token: int) -> str:
         """Return the account of the name with a token."""
         found = self._accounts.get(token)
         if found is None:
-            found = account_of(self._texts.text(token), self._chosen)
+            found = account_of(self._texts.text(token))
             self._accounts[token] = found
         return found
 
