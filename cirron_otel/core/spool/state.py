@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from ...errors import TargetError
@@ -18,6 +19,8 @@ from .directories import make_private
 
 BAD_SUFFIX = ".bad"
 """The suffix of a damaged file that is set aside."""
+_MAX_CHECKS_WAITED_FOR = 1000
+_CHECK_SECONDS = 0.001
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -95,19 +98,29 @@ def is_locked(path: Path) -> bool:
 def remove_unlocked(path: Path) -> bool:
     """Remove a file unless it is missing or a process has locked it; return whether it was removed.
 
-    The file is removed under its lock: a process that locks it afterwards detects the removal.
+    The file is removed under its lock: a process that locks it afterwards detects the removal. The
+    shared lock of a check (`is_locked`) is waited for, because it is brief.
     """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
+    for _ in range(_MAX_CHECKS_WAITED_FOR):
+        try:
+            return _remove(path)
+        except BlockingIOError:
+            if is_locked(path):
+                return False
+            time.sleep(_CHECK_SECONDS)
+        except OSError:
+            return False
+    return False
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file under its lock; raises BlockingIOError if the lock is taken, or OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if has_name(descriptor, path):
             path.unlink()
             return True
-    except OSError:
-        return False
     finally:
         os.close(descriptor)
     return False

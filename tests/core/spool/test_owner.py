@@ -9,6 +9,8 @@ import re
 import shutil
 import signal
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,22 @@ def test_lock_file_is_removed_only_while_unlocked(paths: SpoolPaths) -> None:
     assert remove_unlocked(path)
     assert not path.exists()
     assert not remove_unlocked(path)
+
+
+def test_a_check_at_the_same_time_does_not_keep_a_file(paths: SpoolPaths) -> None:
+    """A check holds a shared lock for a moment, and a lock file may be removed only once."""
+    paths.state.mkdir(parents=True)
+    path = lock_path(paths, "0" * 12)
+    path.touch()
+    checking = os.open(path, os.O_RDONLY)
+    fcntl.flock(checking, fcntl.LOCK_SH)
+    with ThreadPoolExecutor() as pool:
+        removed = pool.submit(remove_unlocked, path)
+        time.sleep(0.05)
+        assert path.exists()
+        os.close(checking)
+        assert removed.result()
+    assert not path.exists()
 
 
 def test_many_come_and_go_while_their_files_are_removed(paths: SpoolPaths) -> None:

@@ -20,6 +20,16 @@ _OFFSET = (1023 << 7) - 1
 _RANGES = 128 * 80
 """The number of ranges on each side of 0. Sums of several durations have more than 64 bits."""
 
+_MAX_NS = float(np.nextafter(2.0**63, 0))
+"""The greatest float that is an int64."""
+
+
+def to_ns(amounts: np.ndarray) -> np.ndarray:
+    """Return times as whole nanoseconds; a float beyond the range of int64 is its end."""
+    if amounts.dtype.kind == "f":
+        amounts = np.clip(amounts, -_MAX_NS, _MAX_NS)
+    return amounts.astype(np.int64)
+
 
 class Durations:
     """Some durations in ns, in order.

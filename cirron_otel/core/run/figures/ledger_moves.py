@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ..accounts import OVERRIDING
+from .durations import to_ns
 from .ledger import Lane
 from .ledger_waiting import move_waiting
 from .outside import BETWEEN
@@ -114,7 +115,7 @@ def _tracing(lane: Lane) -> None:
         moved = min(lane.overhead_ns, total)
         if moved > 0:
             # In floating point, whole parts are less than 1 ns off, and never more than is there.
-            parts = np.minimum((times * (moved / total)).astype(np.int64), times)
+            parts = np.minimum(to_ns(times * (moved / total)), times)
             np.subtract(times, parts, out=times)
             lane.account("tracing")[:] += parts
             lane.overhead_ns -= int(parts.sum())

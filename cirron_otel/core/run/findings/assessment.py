@@ -9,6 +9,7 @@ import numpy as np
 
 from ...durations import SECOND_NS
 from ...nouns import plural
+from ..figures.durations import to_ns
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
 from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups
@@ -210,7 +211,7 @@ def add_wait(
     if not assessment.claims.has(lane, WAITING):
         return
     count = len(assessment.ledger.lanes[lane].ns)
-    rest = np.maximum(amounts, 0).astype(np.int64)
+    rest = to_ns(np.maximum(amounts, 0))
     rest -= aligned.of(place, bid.add(lane, WAITING, aligned.to(place, rest, count)))
     if len(rest) > 1 and rest[:-1].any():
         later = np.zeros(len(rest), np.int64)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ..figures.durations import to_ns
 from ..figures.ledger import Ledger
 
 _BLOCKS: Final = 5
@@ -117,7 +118,7 @@ class Bid:
         if amounts is None:
             taken = left
         else:
-            taken = np.minimum(np.asarray(amounts).astype(np.int64), left)
+            taken = np.minimum(to_ns(np.asarray(amounts)), left)
             taken = np.maximum(taken, 0, out=taken)
         if is_host:
             free = self._free.get(lane)

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ..figures.durations import to_ns
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
 
@@ -219,13 +220,13 @@ class Cycles:
                 for each in present
             }
             for account in sorted(over, key=lambda each: -float(over[each].sum())):
-                amounts = np.minimum(over[account], rest).astype(np.int64)
+                amounts = to_ns(np.minimum(over[account], rest))
                 taken = bid.add(
                     lane, account, self.aligned.to(place, amounts, count), is_host=is_host
                 )
                 rest -= self.aligned.of(place, taken)
             if len(self.aligned.lanes) > 1 and self._claims.has(lane, WAITING):
-                amounts = np.where(units, rest, 0).astype(np.int64)
+                amounts = to_ns(np.where(units, rest, 0))
                 bid.add(lane, WAITING, self.aligned.to(place, amounts, count))
 
 

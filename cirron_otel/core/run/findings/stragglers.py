@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from ...nouns import plural
+from ..figures.durations import to_ns
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, Cycles, is_synchronised
@@ -182,7 +183,7 @@ def _add_own(
     count = len(assessment.ledger.lanes[lane].ns)
     added = np.zeros(len(amounts))
     for account, ns in excess.items():
-        part = (amounts * (ns / total)).astype(np.int64)
+        part = to_ns(amounts * (ns / total))
         added += aligned.of(place, bid.add(lane, account, aligned.to(place, part, count)))
     return added
 

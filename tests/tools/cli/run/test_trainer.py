@@ -65,15 +65,15 @@ def _check_report(directory: Path) -> None:
     document: dict[str, Any] = json.loads(_report(directory, "--json"))
     names = {metric["name"] for metric in document["metrics"]}
     assert {"loss", "eval_loss"} <= names
-    for rank in document["ranks"]:
-        if rank["rank"] is not None:
-            times = {row["name"]: row["ns"] for row in rank["time"]}
-            assert times["evaluation"] > 0
-            assert times["steps"] > 0
-            assert sum(times.values()) == rank["run_ns"]
-            if rank["rank"] == 0:
-                assert times["checkpoints"] > 0
-    text = _report(directory)
+    training = [rank for rank in document["ledger"]["ranks"] if rank["rank"] is not None]
+    assert [rank["rank"] for rank in training] == [0, 1]
+    for rank in training:
+        accounts = rank["accounts"]
+        assert accounts["evaluation"] > 0
+        assert accounts["forward"] > 0
+        assert sum(accounts.values()) == rank["total_ns"]
+    assert training[0]["accounts"]["checkpoint"] > 0
+    text = _report(directory, "--full")
     for row in ("eval", "save", "Metrics:", "eval_loss"):
         assert row in text
 
