@@ -28,7 +28,7 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | loss_marks | `mark_loss` marks the loss of each step, and the host does not wait for the device |
 | trainer | steps of transformers' Trainer have the device's time, and the losses are the same |
 | out_of_memory | a caught OOM is a mark and a bundle; a retry has as much memory as without us |
-| verdicts | a slow loader is INPUT_BOUND by the device's clock; memory and utilisation are read |
+| findings | a slow loader is the first finding; device times, memory and utilisation are read |
 | digest_values | tensors of every kind have the digests on the device that they have on the CPU |
 | digest_cost | digests of 100 million parameters: at most 8 times a norm of them, under 64 MB |
 | digest_streams | tables that a busy stream creates are complete when another stream uses them |

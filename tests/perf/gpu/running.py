@@ -23,7 +23,7 @@ WHERE = {
     "snapshot": "snapshots", "values": "snapshots", "epoch": "snapshots", "identical": "programs",
     "place": "memory", "phases": "memory", "samples": "memory",
     "loss_marks": "trainers", "trainer": "trainers", "out_of_memory": "out_of_memory",
-    "verdicts": "verdicts", "digest_values": "digests", "digest_cost": "digests",
+    "findings": "findings", "digest_values": "digests", "digest_cost": "digests",
     "digest_streams": "digests", "digest_steps": "digests", "digest_files": "digests",
 }  # fmt: skip
 """The checks, by the modules that hold them."""
