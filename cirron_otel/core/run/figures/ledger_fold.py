@@ -88,8 +88,8 @@ class LedgerFold:
         self._rank: int | None = None
         self._threads: dict[int, _Pieces] = {}
         self._lanes: list[Lane] = []
-        self._first_ns: int | None = None
-        self._last_ns: int | None = None
+        self._extents: dict[int | None, tuple[int, int]] = {}
+        """The first and the last time of each rank."""
         self._size, self._cells = 1, 0
 
     def add(self, units: Block, parts: Block) -> None:
@@ -149,11 +149,10 @@ class LedgerFold:
             if rank is not None and rank not in trained and None not in trained:
                 self._add_empty(rank, sums)
         self._lanes.sort(key=lambda lane: (lane.rank is not None, lane.rank or 0, lane.thread or 0))
-        first, last = self._first_ns or 0, self._last_ns or 0
+        firsts, lasts = zip(*self._extents.values(), strict=True)
+        first, last = min(firsts), max(lasts)
         for lane in self._lanes:
-            sums = self._sums[lane.rank]
-            own_first = first if sums.first_ns is None else sums.first_ns
-            own_last = last if sums.last_ns is None else max(sums.last_ns, own_first)
+            own_first, own_last = self._extents.get(lane.rank, (first, first))
             _add(lane.outside, "start_up", own_first - first)
             _add(lane.outside, "ended", last - own_last)
         move(self._lanes)
@@ -164,16 +163,11 @@ class LedgerFold:
         nothing = np.zeros(0, np.int64)
         lane = Lane(rank, None, nothing, nothing, nothing, nothing, {}, nothing, nothing)
         lane.size = self._size
-        self._extend(sums)
-        if sums.first_ns is not None and sums.last_ns is not None:
-            _add(lane.outside, "start_up", sums.last_ns - sums.first_ns)
+        times = [time for time in (sums.first_ns, sums.last_ns) if time is not None]
+        if times:
+            first, last = self._extents[rank] = times[0], max(times)
+            _add(lane.outside, "start_up", last - first)
         self._lanes.append(lane)
-
-    def _extend(self, sums: RankSums) -> None:
-        times = [t for t in (self._first_ns, sums.first_ns) if t is not None]
-        self._first_ns = min(times, default=None)
-        times = [t for t in (self._last_ns, sums.last_ns) if t is not None]
-        self._last_ns = max(times, default=None)
 
     def _close(self) -> None:
         """Make the lanes of a rank once all of its units were added."""
@@ -185,11 +179,11 @@ class LedgerFold:
         )
         self._rank, self._threads = None, {}
         sums = self._sums[rank]
-        self._extend(sums)
         firsts = [*(int(each.start[0]) for each in threads), sums.first_ns]
         lasts = [*(int((each.start + each.ns).max()) for each in threads), sums.last_ns]
         first = min(time for time in firsts if time is not None)
         last = max(time for time in lasts if time is not None)
+        self._extents[rank] = first, last
         lanes = [_merged(threads)]
         if len(threads) > 1 and _overlaps(lanes[0]):
             lanes = list(map(_merged, _apart(threads)))

@@ -141,26 +141,25 @@ class Assessment:
         bid: Bid,
         describe: Callable[[Finding], None],
         *,
-        is_estimate: bool = False,
+        low_ns: float | None = None,
         of_total: bool = False,
         at_most: Severity | None = None,
     ) -> Finding | None:
         """Return the finding of a bid, and claim the bid if the finding is a warning or more.
 
-        `describe` sets the sentence, the place, the
-        evidence and the advice. With `is_estimate`, the lower bound decides about the severity;
-        `at_most` limits it.
+        `describe` sets the sentence, the place, the evidence and the advice. `low_ns` is the lower
+        bound of an estimate, and then decides about the severity; `at_most` limits it.
         """
-        low = bid.low_ns if is_estimate else bid.total_ns
-        severity = self.severity(kind, low, of_total=of_total)
+        cost = bid.total_ns if low_ns is None else low_ns
+        severity = self.severity(kind, cost, of_total=of_total)
         if severity is None:
             return None
         if at_most == "notice" or (at_most == "warning" and severity == "critical"):
             severity = at_most
         finding = Finding(kind, severity, bid.total_ns, self.share(bid.total_ns), "")
         finding.running_share = finding.share if of_total else self.running_share(bid.total_ns)
-        if is_estimate:
-            finding.share_low = self.share(low)
+        if low_ns is not None:
+            finding.share_low = self.share(low_ns)
         describe(finding)
         if severity != "notice":
             bid.commit()

@@ -265,8 +265,9 @@ def _describe(
     locate(finding, usual_ns=round(course.usual_ns), slow_ns=round(course.slow_ns),
            units=len(numbers), excess_ns=round(course.total_ns))  # fmt: skip
     if finding.kind == "SLOW_INTERVAL" or course.is_step:
-        last = int(numbers[-1]) + course.cycles.aligned.size - 1
-        finding.steps = [(int(numbers[0]), last)]
+        # A later process of the rank may repeat units.
+        last = int(numbers.max()) + course.cycles.aligned.size - 1
+        finding.steps = [(int(numbers.min()), last)]
         place = units_text(finding.steps, unit)
         place = (f"{place[0].upper()}{place[1:]} take" if finding.kind == "SLOW_INTERVAL"
                  else f"From {unit} {numbers[0]} on, a {unit} takes")  # fmt: skip

@@ -24,6 +24,10 @@ _TWO_THIRDS: Final = 2 / 3
 _WIDTH: Final = 0.97
 """The distance of the 5th and the 25th percentile of a normal distribution, in deviations."""
 _MOST_LANES: Final = 64
+_USUAL: Final = 4
+_ROUNDS: Final = 100
+_REDRAWN: Final = 8
+_FAR: Final = -6.0
 _FEWEST_DRAWS, _MOST_DRAWS, _UNITS = 4, 64, 4096
 """The number of draws: so many that the units times the draws are about `_UNITS`."""
 _CELLS: Final = 100_000
@@ -50,38 +54,61 @@ class RankWork:
             means[account] = mean - lower_median_of_others(mean)
         return medians, means
 
-    def saved(self, typical: np.ndarray) -> np.ndarray:
+    def saved(self, typical: np.ndarray, wider: float = 1.0) -> np.ndarray:
         """Return the time that each unit would save if the lanes had other work, ns.
 
-        The ranks also differ in the work of the phase in which they wait. Only its spread is known,
-        from the rank that waits least, so the mean over some draws is returned.
+        The lanes also differ in the work of the phase in which they wait. It is unknown, except
+        that the last lane has not waited, so the mean over some draws is returned. `wider` is a
+        factor of its spread.
         """
-        if not self._spread_ns:
+        waiting, (mean, spread), units = self._waiting, self._phase, self.matrix.shape[1]
+        spread *= wider
+        if not spread:
             exact: np.ndarray = self.matrix.max(axis=0) - typical.max(axis=0)
             return exact
-        lanes, units = self.matrix.shape
         draws, saved = np.random.default_rng(0), np.zeros(units)
+        is_last = np.cumsum(_last(waiting, mean, spread), axis=0)
+        columns = np.arange(units)
         count = min(max(_UNITS // max(units, 1), _FEWEST_DRAWS), _MOST_DRAWS)
-        step = max(_CELLS // max(units, 1), 1)
         for _ in range(count):
-            most = np.full((2, units), -np.inf)
-            for first in range(0, lanes, step):
-                some = slice(first, first + step)
-                noise = draws.normal(0, self._spread_ns, self.matrix[some].shape)
-                for work, result in zip((self.matrix, typical), most, strict=True):
-                    np.maximum(result, (work[some] + noise).max(axis=0), out=result)
-            saved += most[0] - most[1]
-        mean: np.ndarray = np.maximum(saved / count, 0)
-        return mean
+            phase = draws.normal(mean, spread, waiting.shape)
+            for _ in range(_REDRAWN):
+                places = np.nonzero(phase > waiting)
+                phase[places] = draws.normal(mean, spread, len(places[0]))
+            np.minimum(phase, waiting, out=phase)
+            last = np.minimum((is_last < draws.random(units)).sum(axis=0), len(waiting) - 1)
+            phase[last, columns] = waiting[last, columns]
+            saved += (self.matrix + phase).max(axis=0) - (typical + phase).max(axis=0)
+        average: np.ndarray = np.maximum(saved / count, 0)
+        return average
 
     @cached_property
-    def _spread_ns(self) -> float:
-        """The deviation of the work in the waiting phases, ns."""
+    def _waiting(self) -> np.ndarray:
+        """The time in the waiting phases, lanes by units, ns."""
         cycles = self.cycles
-        least = np.full(self.matrix.shape[1], np.inf)
-        for place in range(len(cycles.aligned.lanes)):
-            np.minimum(least, cycles.waiting_of(place), out=least)
-        return deviation_of(least[cycles.is_steady])
+        return np.stack([cycles.waiting_of(place) for place in range(len(self.matrix))])
+
+    @cached_property
+    def _phase(self) -> tuple[float, float]:
+        """The mean and the deviation of the work in the waiting phases, ns.
+
+        They are the most likely ones: in each unit, the last lane has not waited, and the others
+        have. Units in which no lane has a usual time are left out.
+        """
+        waiting = self._waiting[:, self.cycles.is_steady]
+        least = waiting.min(axis=0)
+        mean, spread = float(np.median(least)), deviation_of(least)
+        waiting = waiting[:, abs(least - mean) <= _USUAL * spread]
+        waiting = waiting[:, :: -(-waiting.size // _CELLS) or 1]
+        for _ in range(_ROUNDS if spread else 0):
+            is_last, distance = _last(waiting, mean, spread), (waiting - mean) / spread
+            ratio = _density_ratio(distance)
+            below = mean - spread * ratio
+            square = spread**2 * np.maximum(1 - ratio * (distance + ratio), 0) + below**2
+            mean = float((below + is_last * (waiting - below)).mean())
+            square += is_last * (waiting**2 - square)
+            spread = max(float(square.mean()) - mean**2, 1.0) ** 0.5
+        return mean, spread
 
     def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the median and the mean of an account in the steady units of each lane."""
@@ -125,6 +152,26 @@ class RankWork:
             for place in np.flatnonzero(totals).tolist():
                 excess[place][account] = float(totals[place])
         return excess
+
+
+def _density_ratio(distance: np.ndarray) -> np.ndarray:
+    """Return the density of the normal distribution divided by its integral up to a place.
+
+    The integral is by formula 26.2.16 of Abramowitz and Stegun.
+    """
+    size = np.abs(np.maximum(distance, _FAR))
+    part = 1 / (1 + 0.33267 * size)
+    tail = part * (0.4361836 + part * (-0.1201676 + part * 0.9372980))
+    density = np.exp(-(size**2) / 2) / (2 * np.pi) ** 0.5
+    ratio: np.ndarray = np.where(distance < 0, 1 / tail, density / (1 - density * tail))
+    return ratio
+
+
+def _last(waiting: np.ndarray, mean: float, spread: float) -> np.ndarray:
+    """Return the probability that each lane is the last one to end the waiting phase of a unit."""
+    ratio = _density_ratio((waiting - mean) / spread)
+    likely: np.ndarray = ratio / np.maximum(ratio.sum(axis=0), np.finfo(float).tiny)
+    return likely
 
 
 def lower_median_of_others(values: np.ndarray) -> np.ndarray:

@@ -101,7 +101,7 @@ def steady_findings(assessment: Assessment) -> Iterator[Finding]:
 
         is_unsure = rule.kind in _WAITS and assessment.facts.lacks_device_times
         finding = assessment.price(
-            rule.kind, bid, describe, is_estimate=True, at_most="warning" if is_unsure else None
+            rule.kind, bid, describe, low_ns=bid.low_ns, at_most="warning" if is_unsure else None
         )
         if finding is not None:
             yield finding

@@ -7,8 +7,9 @@ stragglers claim their excess up to that, and the other ranks their waiting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _ADVICE: Final = {
 _MOVING: Final = "give all ranks batches of equal work: bucket samples by length, or pad them"
 _CONFIDENCE: Final = 3.75
 """3 deviations, times 1.25 for the deviation of a median."""
+_LOW: Final = 1.28
+"""The 90th percentile of the normal distribution."""
 _DEVIATIONS: Final = (4, 5)
 """The deviations of a slow unit in a run of 50 units or more, and in a shorter one."""
 _SHORT: Final = 50
@@ -53,8 +56,8 @@ def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
     if len(cycles.aligned.lanes) < 2 or not len(cycles.numbers):
         return
     work = rank_work(cycles)
-    for lanes, excess in _persistent(assessment, work):
-        finding = _price_persistent(assessment, work, lanes, excess)
+    for slow in _persistent(assessment, work):
+        finding = _price_persistent(assessment, work, slow)
         if finding is not None:
             assessment.has_straggler = True
             yield finding
@@ -86,45 +89,48 @@ def jitter_findings(assessment: Assessment) -> Iterator[Finding]:
     yield finding
 
 
-def _persistent(assessment: Assessment, work: RankWork) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Yield groups of slow lanes that have one cause, and the mean excess of each lane."""
+class _Slow(NamedTuple):
+    """Some slow lanes that have one cause."""
+
+    places: list[int]
+    excess: np.ndarray
+    """The mean excess of each lane, ns; 0 for the other lanes."""
+    error: np.ndarray
+    """The standard error of the excess of each lane."""
+
+
+def _persistent(assessment: Assessment, work: RankWork) -> Iterator[_Slow]:
+    """Yield groups of lanes that are slow in all units."""
     steady = work.cycles.is_steady
     matrix = work.matrix[:, steady]
-    count = matrix.shape[1]
     differences = matrix - np.median(matrix, axis=0)
     low, medians = np.percentile(differences, (10, 50), axis=1)
     deviations = (medians - low) / 1.28
-    noise = (
-        deviations
-        + np.partition(deviations, (len(deviations) - 1) // 2)[(len(deviations) - 1) // 2]
-    )
+    middle = (len(deviations) - 1) // 2
+    error = np.hypot(deviations, np.partition(deviations, middle)[middle])
+    error /= max(matrix.shape[1], 1) ** 0.5
     excess = medians - lower_median_of_others(medians)
-    limit = np.maximum(
-        assessment.limits["straggler.excess"] * work.median_ns,
-        _CONFIDENCE * noise / max(count, 1) ** 0.5,
-    )
+    limit = np.maximum(assessment.limits["straggler.excess"] * work.median_ns, _CONFIDENCE * error)
     slow = np.flatnonzero(excess > limit)
     if not len(slow) or 2 * len(slow) > len(matrix):
         return
     # Units that are slow for another reason do not count.
     width = _CLIP * deviations[:, None]
-    middle = medians[:, None]
-    means = np.clip(differences, middle - width, middle + width).mean(axis=1)
+    center = medians[:, None]
+    means = np.clip(differences, center - width, center + width).mean(axis=1)
     mean_excess = np.maximum(means - lower_median_of_others(means), 0)
-    kinds: dict[tuple[str, str | None], list[int]] = {}
+    kinds: dict[str, list[int]] = {}
     for place in slow[np.argsort(-excess[slow])].tolist():
-        cause = cause_of(work.excess_of(place, float(mean_excess[place])))
-        kinds.setdefault(cause, []).append(place)
+        kind, _ = cause_of(work.excess_of(place, float(mean_excess[place])))
+        kinds.setdefault(kind, []).append(place)
     for places in kinds.values():
         of_group = np.zeros(len(matrix))
         of_group[places] = mean_excess[places]
-        yield places, of_group
+        yield _Slow(places, of_group, error)
 
 
-def _price_persistent(
-    assessment: Assessment, work: RankWork, places: list[int], excess: np.ndarray
-) -> Finding | None:
-    cycles = work.cycles
+def _price_persistent(assessment: Assessment, work: RankWork, slow: _Slow) -> Finding | None:
+    cycles, places, excess = work.cycles, slow.places, slow.excess
     typical = work.matrix - excess[:, None]
     saved = work.saved(typical)
     bid = assessment.claims.bid()
@@ -163,10 +169,27 @@ def _price_persistent(
         )  # fmt: skip
         _advise(finding, kind)
 
-    finding = assessment.price(kind, bid, describe, is_estimate=True)
+    low_ns = bid.total_ns * _low_part(work, slow, float(saved.sum()))
+    finding = assessment.price(kind, bid, describe, low_ns=low_ns)
     if finding is not None:
         work.matrix = typical
     return finding
+
+
+def _low_part(work: RankWork, slow: _Slow, saved_ns: float) -> float:
+    """Return the 90 % lower bound of the saved time, as a part of it.
+
+    The time is uncertain because the excess of the slow lanes is, and the spread of the work of the
+    waiting phase.
+    """
+    if saved_ns <= 0:
+        return 0.0
+    excess = np.where(slow.excess > 0, np.maximum(slow.excess - _LOW * slow.error, 0), 0)
+    by_excess = work.saved(work.matrix - excess[:, None]).sum()
+    wider = 1 + _LOW / (2 * max(len(work.cycles.numbers), 1)) ** 0.5
+    by_spread = work.saved(work.matrix - slow.excess[:, None], wider).sum()
+    errors = [max(1 - float(each) / saved_ns, 0.0) for each in (by_excess, by_spread)]
+    return max(1 - math.hypot(*errors), 0.0)
 
 
 def _add_own(

@@ -251,7 +251,7 @@ class Reducer:
             inside, below = inside or [], {}
             self.marks.place(number, span, inside)
             if any(each.id in self._waiting for _, each in inside):
-                below = self._take(inside)
+                below = self._take(span.id, inside)
                 self.marks.place_below(number, span, {span.id: inside, **below})
             else:
                 self._count -= len(inside)
@@ -259,8 +259,13 @@ class Reducer:
             if len(self.built.extents) > MOST_PENDING:
                 raise NotReducibleError("too many spans contain units")
 
-    def _take(self, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
-        """Return all spans below some spans by the ids of their parents; they wait no longer."""
+    def _take(
+        self, unit: str | None, inside: list[Numbered]
+    ) -> dict[str | None, list[Numbered]]:
+        """Return all spans below those in a unit by the ids of their parents; they wait no longer.
+
+        If an id occurs twice, spans may contain each other: raises NotReducibleError.
+        """
         below: dict[str | None, list[Numbered]] = {}
         todo = list(inside)
         while todo:
@@ -270,4 +275,6 @@ class Reducer:
             if found is not None:
                 below[span.id] = found
                 todo += found
+            elif span.id is not None and (span.id == unit or span.id in below):
+                raise NotReducibleError("a span occurs twice")
         return below
