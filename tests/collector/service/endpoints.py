@@ -34,11 +34,13 @@ class Endpoint:
         self.decide, self.url = decide, ""
         self.asked: list[tuple[str, str]] = []
         """(tenant, span name) of every request."""
+        self.requests = 0
         self.accepted: list[tuple[str, str]] = []
         self._lock = threading.Lock()
 
     def answer(self, tenant: str, names: list[str]) -> int | None:
         with self._lock:
+            self.requests += 1
             status: int | None = 200
             for name in names:
                 self.asked.append((tenant, name))
