@@ -52,7 +52,7 @@ class Mix:
     kinds: tuple[str, ...]
     """The kinds of PASSING in this mix."""
     failures: int
-    """The number of attempts that fail. Each delays its batch by twice as long as the one before."""
+    """The number of attempts that fail. Each delays its batch by twice as long as the last one."""
     share: float
     """The share of attempts that get one of `kinds`."""
     refused: float
