@@ -20,7 +20,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak faults kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -49,6 +49,7 @@ help:
 	@echo "               convert 20,000 generated batches and messages both ways (6 minutes on two cores),"
 	@echo "               and repeat the property tests with new examples"
 	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
+	@echo "make faults    SEEDS=50 collectors whose endpoint mixes its answers; MEMBERS=2 collectors on one PostgreSQL"
 	@echo "make kafka     SPANS=1000000 spans through agents, Kafka and collectors while each part is killed"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
@@ -157,6 +158,14 @@ SECTION ?=
 
 soak: $(STAMP)
 	@$(BIN)/python -m tests.perf.load $(SECTION)
+
+# How many seeds; FIRST is the first of them, and MEMBERS the collectors on one database.
+SEEDS ?= 50
+FIRST ?= 0
+MEMBERS ?= 1
+
+faults: $(STAMP)
+	@$(BIN)/python -m tests.system.faults --seeds $(SEEDS) --first $(FIRST) --members $(MEMBERS)
 
 # How many spans are sent. With TABLES=s3 the columnar tables are in a bucket, not in a directory.
 SPANS ?= 1000000

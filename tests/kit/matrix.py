@@ -96,6 +96,18 @@ GROUPS: dict[str, Group] = {
         "the wheel in each other supported Python (make pythons)",
         ("cirron_otel/", "tests/kit/wheels.py", "tests/system/pythons/", *_PINS),
     ),
+    "faults": Group(
+        "50 seeds of an endpoint that mixes its answers (make faults)",
+        (
+            "cirron_otel/collector/service/",
+            "cirron_otel/core/delivery/",
+            "cirron_otel/core/http/",
+            "cirron_otel/core/spool/",
+            "cirron_otel/core/targets/",
+            "tests/system/faults/",
+            *_PINS,
+        ),
+    ),
     "chdb": Group("relations and reports by chDB", _ENGINES),
     "spark": Group("reports by a real Spark", _ENGINES),
 }

@@ -6,7 +6,8 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ _LOOK_SHARE = 3000.0
 class Counting:
     """A wrapper around a target that counts accepted and refused batches.
 
-    All attributes except `send` are those of the target.
+    All attributes except `send` and `prepared` are those of the target.
     """
 
     def __init__(self, target: Any, registry: Registry, name: str) -> None:
@@ -47,8 +48,26 @@ class Counting:
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Send batches to the target, and count the result. Raises the target's errors."""
+        return self._counted(partial(self._target.send, batches), batches)
+
+    def prepared(self, batches: Sequence[SealedBatch]) -> Callable[[], Receipt]:
+        """Return a function that sends batches from any thread, and counts the result."""
+        with self._failures(batches):
+            send = self._target.prepared(batches)
+        return partial(self._counted, send, batches)
+
+    def _counted(self, send: Callable[[], Receipt], batches: Sequence[SealedBatch]) -> Receipt:
+        with self._failures(batches):
+            receipt = send()
+        for batch in batches:
+            self._took(records_of(batch.data), 1, len(batch.data))
+        return receipt
+
+    @contextlib.contextmanager
+    def _failures(self, batches: Sequence[SealedBatch]) -> Iterator[None]:
+        """Count the failure of an attempt to send batches."""
         try:
-            receipt: Receipt = self._target.send(batches)
+            yield
         except StoppedError:
             raise
         except Exception as error:
@@ -57,9 +76,6 @@ class Counting:
             if isinstance(error, RefusedError) and len(batches) == 1:
                 self._registry.add(m.DROPPED_BATCHES, 1, self._name, "refused")
             raise
-        for batch in batches:
-            self._took(records_of(batch.data), 1, len(batch.data))
-        return receipt
 
     def _took(self, records: Records, batches: int, size: int) -> None:
         if self._name == DATABASE:

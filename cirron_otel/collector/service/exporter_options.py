@@ -10,7 +10,7 @@ import msgspec
 
 from ...core.config.engine import Key
 from ...core.config.options import API_ENDPOINT, INGEST_PATH
-from ...core.config.parsing import ENDPOINT, TEXT, URL_PATH, number_above, one_of
+from ...core.config.parsing import ENDPOINT, TEXT, URL_PATH, integer, number_above, one_of
 from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT, Secret, SecretHeader
 
 SECONDS: Final = number_above(0, 86_400, "seconds")
@@ -33,6 +33,18 @@ HeadersFrom = Annotated[
         HEADER_NAMES,
         "headers of received requests to send with their data; each must be in"
         " `receivers.headers.pass`",
+        at_once=True,
+    ),
+]
+
+
+InFlight = Annotated[
+    int,
+    Key(
+        integer(1),
+        "the maximum number of requests in flight; only one of those with the same headers of"
+        " `headers_from`",
+        "requests",
         at_once=True,
     ),
 ]
@@ -94,6 +106,7 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeout_s: Annotated[
         float, Key(SECONDS, "the longest time of one attempt", "s", at_once=True)
     ] = 10.0
+    requests_in_flight: InFlight = 8
 
 
 class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +138,7 @@ class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
             at_once=True,
         ),
     ] = 10.0
+    requests_in_flight: InFlight = 8
 
 
 EXPORTERS: Final[Mapping[str, type[Section]]] = {"otlp": OtlpExporter, "cirron": CirronExporter}

@@ -6,18 +6,25 @@ Data that was received with different headers is sent in separate requests.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.delivery.batch_target import BlobSink, Receipt, SealedBatch
 from ...core.delivery.blobs import local_blobs
 from ...core.delivery.delivery_stats import ExportStats
-from ...core.delivery.errors import MisconfiguredError, RefusedError
+from ...core.delivery.errors import (
+    MisconfiguredError,
+    RefusedError,
+    StoppedError,
+    UnreachableError,
+)
 from ...core.delivery.indexed import IndexedTarget
 from ...core.http.client import HttpAnswer
 from ...core.placement.session_index import SessionIndex
@@ -78,10 +85,9 @@ class _Lanes:
 class ForwardingOtlpTarget(IndexedTarget):
     """An OTLP target that forwards the headers of batches.
 
-    A forwarded header replaces a header of the same name in the configuration.
+    A forwarded header replaces a header of the same name in the configuration. Requests with
+    different headers are in flight at the same time, each over a connection of its own.
     """
-
-    request_bytes = 0
 
     def __init__(
         self,
@@ -92,30 +98,56 @@ class ForwardingOtlpTarget(IndexedTarget):
         *,
         names: Collection[str],
         headers_of: HeadersOf,
+        most_in_flight: int = 1,
     ) -> None:
-        """`names` are the headers to forward. Raises the errors of IndexedTarget."""
+        """`names` are the headers to forward. At most `most_in_flight` requests are in flight.
+
+        Raises the errors of IndexedTarget.
+        """
         super().__init__(config, options, index, stats)
         self._config, self._passed = config, _Lanes(names, headers_of)
-        self.lane_of = self._passed.lane_of
+        self.lane_of, self.most_in_flight = self._passed.lane_of, most_in_flight
         self._pushers: OrderedDict[TenantHeaders, Pusher] = OrderedDict({(): self._pusher})
+        self._busy: set[TenantHeaders] = set()
+        """The headers of the requests in flight, whose connections must stay open."""
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send one batch over the connection for its headers. Raises the errors of
-        BatchTarget.send.
+        """Send batches with the same headers over the connection for these.
+
+        Raises the errors of BatchTarget.send.
         """
-        (batch,) = batches
-        headers = self._passed.headers(batch.name)
-        self._pusher = self._pusher_for(headers)
+        return self.prepared(batches)()
+
+    def prepared(self, batches: Sequence[SealedBatch]) -> Callable[[], Receipt]:
+        """Encode batches, and return a function that sends them, from any thread.
+
+        Raises RefusedError if they cannot be sent, or have different headers.
+        """
+        headers, *others = dict.fromkeys(self._passed.headers(batch.name) for batch in batches)
+        if others:
+            raise RefusedError("these batches have different headers")
+        if headers in self._busy:  # their lane was not known when they were queued
+            raise UnreachableError("another request with the headers of these batches is in flight")
         with _of_one_lane(headers):
-            return super().send(batches)
+            send = self._prepared(batches, self._pusher_for(headers))
+        self._busy.add(headers)
+        return partial(self._send_over, headers, send)
+
+    def _send_over(self, headers: TenantHeaders, send: Callable[[], Receipt]) -> Receipt:
+        try:
+            with _of_one_lane(headers):
+                return send()
+        finally:
+            self._busy.discard(headers)
 
     def _pusher_for(self, headers: TenantHeaders) -> Pusher:
         pusher = self._pushers.get(headers)
         if pusher is None:
             config = replace(self._config, headers={**self._config.headers, **dict(headers)})
             pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
-            if len(self._pushers) >= _MOST_PUSHERS:
-                self._pushers.popitem(last=False)[1].close()
+            if len(self._pushers) >= max(_MOST_PUSHERS, 2 * self.most_in_flight):
+                oldest = next(each for each in self._pushers if each not in self._busy)
+                self._pushers.pop(oldest).close()
             self._pushers[headers] = pusher
         self._pushers.move_to_end(headers)
         return pusher
@@ -127,7 +159,13 @@ class ForwardingOtlpTarget(IndexedTarget):
 
 
 class ForwardingCirronTarget(CirronTarget):
-    """A Cirron target that forwards the headers of batches."""
+    """A Cirron target that forwards the headers of batches.
+
+    Requests with different headers are in flight at the same time, each over a connection of its
+    own.
+    """
+
+    most_in_flight = 1
 
     tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
     """Returns the headers of each known tenant, by its id (`TenantStore.tenants`)."""
@@ -138,10 +176,20 @@ class ForwardingCirronTarget(CirronTarget):
         """Accept the arguments of CirronTarget."""
         super().__init__(*arguments, **options)
         self.blobs = ForwardingBlobs(self, self.blobs)
+        self._siblings: list[ForwardingCirronTarget] = []
+        """This target with other connections, for requests in flight at the same time."""
+        self._idle: list[ForwardingCirronTarget] = []
+        """The siblings that send nothing."""
 
-    def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
-        """Forward the headers `names`; `headers_of` maps a batch's name to all its headers."""
+    def pass_on(
+        self, names: Collection[str], headers_of: HeadersOf, most_in_flight: int = 1
+    ) -> None:
+        """Forward the headers `names`, with at most `most_in_flight` requests in flight.
+
+        `headers_of` maps a batch's name to all its headers.
+        """
         self._lanes = _Lanes(names, headers_of)
+        self.most_in_flight = most_in_flight if names else 1
 
     def headers_of(self, name: str) -> TenantHeaders:
         """Return all headers that were received with a batch."""
@@ -176,6 +224,38 @@ class ForwardingCirronTarget(CirronTarget):
         headers = self._lanes.headers(batch.name)
         with self._with(dict(headers)), _of_one_lane(headers):
             return super().send(batches)
+
+    def prepared(self, batches: Sequence[SealedBatch]) -> Callable[[], Receipt]:
+        """Return a function that sends one batch over a free connection, from any thread."""
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.shown} took everything")
+        if self._idle:
+            sibling = self._idle.pop()
+        else:
+            sibling = copy.copy(self)
+            sibling._client = self._connect()
+            self._siblings.append(sibling)
+        return partial(self._send_over, sibling, batches)
+
+    def _send_over(
+        self, sibling: ForwardingCirronTarget, batches: Sequence[SealedBatch]
+    ) -> Receipt:
+        try:
+            return sibling.send(batches)
+        finally:
+            self._idle.append(sibling)
+
+    def interrupt(self) -> None:
+        """Cancel the requests in progress, and refuse all later ones."""
+        super().interrupt()
+        for sibling in self._siblings:
+            sibling._is_interrupted = True
+            sibling._client.interrupt()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self._client, *(sibling._client for sibling in self._siblings)):
+            client.close()
 
     def _request(
         self,

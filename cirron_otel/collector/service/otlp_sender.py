@@ -76,7 +76,10 @@ class OtlpSender(BatchSender):
         self._make: MakeTarget = IndexedTarget
         if exporter.headers_from:
             self._make = partial(
-                ForwardingOtlpTarget, names=exporter.headers_from, headers_of=headers_of
+                ForwardingOtlpTarget,
+                names=exporter.headers_from,
+                headers_of=headers_of,
+                most_in_flight=exporter.requests_in_flight,
             )
         self._at_work: Follower | None = None
         self._stop = threading.Event()

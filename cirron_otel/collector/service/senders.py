@@ -286,6 +286,6 @@ def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:
         timeout=exporter.timeout_s,
         settings=cirron_settings(path),
     )
-    target.pass_on(exporter.headers_from, owners.of)
+    target.pass_on(exporter.headers_from, owners.of, exporter.requests_in_flight)
     target.tenants = owners.tenants
     return target

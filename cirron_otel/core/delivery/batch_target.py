@@ -56,6 +56,11 @@ class BlobSink(Protocol):
 class BatchTarget(Protocol):
     """A destination of sealed batches. Only one thread uses it, but any may call `interrupt`.
 
+    A target to which several requests may be in flight has an attribute `most_in_flight`, their
+    maximum number, and a method `prepared`. It takes the argument of `send`, and returns a function
+    that does what `send` does, but on another thread. Of each lane, one such call is in progress at
+    most.
+
     A target may have a method `lane_of`, which takes a batch's name and returns its lane. A lane
     consists of batches that the target treats equally, such as the batches of one tenant. Its
     failures do not delay other lanes. `send` is called with batches of one lane.
@@ -109,6 +114,12 @@ def lanes_of(target: object) -> Callable[[str], str]:
 
 def _one_lane(_name: str) -> str:
     return ""
+
+
+def most_in_flight_of(target: object) -> int:
+    """Return the maximum number of requests in flight to the target; by default 1."""
+    most: int = getattr(target, "most_in_flight", 1)
+    return most
 
 
 def forget_of(target: object) -> Callable[[str], Receipt]:

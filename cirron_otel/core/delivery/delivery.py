@@ -22,11 +22,13 @@ from ..spool.paths import SpoolPaths
 from .backlog import MOST_NAMES, Backlog
 from .batch_target import BatchTarget, Receipt, SealedBatch
 from .delivery_stats import DeliveryStats
-from .engine import DeliveryEngine, OrphanedBacklogs
+from .engine import DeliveryEngine
 from .errors import StoppedError
+from .orphaned import OrphanedBacklogs
 from .retry_policy import RetryGate, RetryPolicy
 
 _GRACE_S = 0.5
+"""How long to wait, in seconds, for requests that were cancelled."""
 _MOST_TAKEN = 1_000
 """The maximum number of announced batches that are queued at once: `notify` and `stats` wait for
 this."""
@@ -204,6 +206,9 @@ class Delivery(DeliveryEngine):
                 if self._deadline is not None:
                     break
                 time.sleep(_GRACE_S)
+        if len(self._requests):
+            self._target.interrupt()
+        self._guarded(lambda: self._abandon_requests(_GRACE_S))
         for backlog in self._held():  # the backlogs stay in `backlogs`, for `finish` and `stats`
             self._guarded(backlog.release)
         self._guarded(self._target.close)
@@ -221,6 +226,10 @@ class Delivery(DeliveryEngine):
 
     def _turn(self) -> bool:
         """Perform the next action; return False if there is nothing to do at the moment."""
+        if self.take_answers():
+            for backlog in self._held():
+                self._settle(backlog)
+            return True
         if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
             self._sweep_at = self._clock() + self._policy.sweep
             if self._own is None:
@@ -332,6 +341,8 @@ class Delivery(DeliveryEngine):
                 backlog.blobs.rescan(float("inf"))
         if self._is_own_done() or self._clock() >= self._deadline:
             return True
+        if len(self._requests):
+            return False
         return self._next() > self._deadline
 
     def _has_noted(self) -> bool:
@@ -345,6 +356,8 @@ class Delivery(DeliveryEngine):
 
     def _next(self) -> float:
         """Return the time of the next known action."""
+        if self._requests.has_answers:
+            return float("-inf")
         backlogs, own_backlog = self._backlogs(), self._own
         times = [max(backlog.queue.opens(), self._own_gate.opens) for backlog in backlogs]
         if self._has_noted():
@@ -374,6 +387,10 @@ class Delivery(DeliveryEngine):
                 self._is_idle = False
 
     # --- the decisions of the driver ------------------------------------------------------------
+
+    def _answered(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _was_answered(self, *, is_accepted: bool) -> None:
         del is_accepted

@@ -6,150 +6,39 @@ batches that this process could not send. Delivery is at least once: if a respon
 request is sent again with the same ids.
 
 The engine has two drivers: `Delivery` has its own thread, and `ForegroundDelivery` works while its
-caller waits.
+caller waits. Only the driver's thread uses the queues, the schedule and the cursors. If the target
+allows several requests in flight, other threads send them, and the driver's thread handles their
+answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
-from ...errors import TargetError
+from ...errors import CirronOtelError, TargetError
 from ..records.problems import ReadingProblem
 from ..spool.blobs import BlobKey
 from ..spool.dead_letters import DeadLetters
-from ..spool.lease import claim
-from ..spool.ledger import owned, owners_with_cursor
-from ..spool.owner import NONE, is_alive, owners
 from ..spool.paths import SpoolPaths
+from .attempts import Attempt, Senders, outcome_of, reason_of
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
-from .batch_target import BatchTarget, Receipt, SealedBatch, forget_of, lanes_of
+from .batch_target import (
+    BatchTarget,
+    SealedBatch,
+    forget_of,
+    lanes_of,
+    most_in_flight_of,
+)
 from .blobs import BlobGates, named_blobs
 from .delivery_stats import DeliveryStats
-from .errors import PushError, RefusedError, StoppedError
-from .retry_policy import FailureKind, RetryPolicy, kind_of
+from .errors import RefusedError, StoppedError
+from .resubmission import Resubmission
+from .retry_policy import RetryPolicy
 from .schedule import Schedule
-
-_ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.UNAUTHORIZED)
-_BUDGET_S = 0.5
-"""How long to send dead letters, in seconds, before other batches are sent."""
-_MOST_CLAIMED = 4
-"""The maximum number of dead owners claimed at a time; each may queue MOST_NAMES batches."""
-
-
-class _Result(NamedTuple):
-    """The result of an attempt. If all fields are None, the batches will be tried one by one."""
-
-    receipt: Receipt | None = None
-    """The target's response, if it accepted the batches."""
-    refusal: Exception | None = None
-    """The error, if the attempt's only batch was permanently refused or given up."""
-    failure: Exception | None = None
-    """The error, if the batches will be tried again when the schedule allows it."""
-
-
-def _attempt(
-    target: BatchTarget, schedule: Schedule, lane: str, batches: list[SealedBatch]
-) -> _Result:
-    """Try to send batches of a lane, and record the result in the schedule. Raises StoppedError."""
-    names = [batch.name for batch in batches]
-    try:
-        receipt = target.send(batches)
-    except RefusedError as error:
-        schedule.answered(lane, ())
-        return _Result(refusal=error if len(batches) == 1 else None)
-    except StoppedError:
-        raise
-    except Exception as error:
-        # If a group is the lane's first failure, send it batch by batch to find the cause.
-        is_first = len(batches) > 1 and not schedule.has_failed(lane)
-        if is_first and kind_of(error) in _ABOUT_THE_REQUEST:
-            return _Result()
-        is_hopeless = schedule.failed(lane, names, error)
-        return _Result(refusal=error) if is_hopeless else _Result(failure=error)
-    schedule.passed(lane, names)
-    return _Result(receipt=receipt)
-
-
-def _reason(refusal: Exception) -> str:
-    return refusal.reason if isinstance(refusal, PushError) else str(refusal)
-
-
-OnSent = Callable[[SealedBatch, Receipt], None]
-"""Receives a dead letter that the target accepted, and the target's receipt."""
-
-
-class Resubmission:
-    """Resends a target's dead letters when `spool dead-letters retry` requests it.
-
-    Only one thread may use it.
-    """
-
-    def __init__(
-        self,
-        paths: SpoolPaths,
-        target: BatchTarget,
-        schedule: Schedule,
-        letters: DeadLetters,
-        stats: DeliveryStats,
-    ) -> None:
-        """`letters` are the target's dead letters; `schedule` also applies to its other batches."""
-        self._paths, self._target, self._stats = paths, target, stats
-        self._schedule, self._letters = schedule, letters
-        self.every_s = 5.0
-        """The time between two checks for requests, in seconds."""
-        self.due_at = float("-inf")
-        """The time of the next check, measured by `time.monotonic`."""
-        self._last = ""
-        """The last name that the current round has reached; empty between rounds."""
-
-    def run(self, on_sent: OnSent) -> bool:
-        """Try each requested dead letter once; call `on_sent` for each one that the target accepts.
-
-        Returns whether some of them are left for the next call, so that other batches can be sent
-        first.
-        A later call retries dead letters that failed. Raises StoppedError and TargetError.
-        """
-        now = time.monotonic()
-        if now < self.due_at:
-            return False
-        self.due_at = now + self.every_s
-        names = [name for name in self._letters.requested() if name > self._last]
-        self._last = ""
-        if not names or (lease := claim(self._paths, f"dead letters {self._target.key}")) is None:
-            return False
-        with lease:
-            for name in names:
-                if self._last and time.monotonic() >= now + _BUDGET_S:
-                    self.due_at = now
-                    return True
-                self._last = name
-                lane = lanes_of(self._target)(name)
-                if self._schedule.opens(lane) <= self._schedule.clock():
-                    self._try(name, lane, on_sent)
-        self._last = ""
-        return False
-
-    def _try(self, name: str, lane: str, on_sent: OnSent) -> None:
-        try:
-            batch = SealedBatch(name, self._letters.read(name))
-        except FileNotFoundError:
-            self._letters.remove(name)
-            self._stats.reject(forget_of(self._target)(name))
-            return
-        except OSError:
-            return
-        result = _attempt(self._target, self._schedule, lane, [batch])
-        if result.receipt is not None:
-            on_sent(batch, result.receipt)
-            self._letters.remove(name)
-        elif isinstance(result.refusal, RefusedError):
-            self._letters.put(name, batch.data, _reason(result.refusal))
-            self._stats.reject(forget_of(self._target)(name))
-        else:
-            self._schedule.forget([name])
 
 
 class DeliveryEngine:
@@ -179,7 +68,11 @@ class DeliveryEngine:
         """The claimed backlogs, by owner. Other threads may copy the dict."""
         self._paths, self._target, self._stats = paths, target, stats
         self._policy, self._clock, self._most_names = policy or RetryPolicy(), clock, most_names
-        self._schedule = Schedule(self._policy, clock)
+        most = most_in_flight_of(target)
+        self._schedule = Schedule(self._policy, clock, most)
+        self._requests = Senders(f"cirron-otel-send-{target.shown[:40]}", self._answered)
+        """The requests in flight."""
+        self._is_parallel = most > 1
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
         self._resubmission = Resubmission(paths, target, self._schedule, self._letters, stats)
         self._forget = forget_of(target)
@@ -204,6 +97,9 @@ class DeliveryEngine:
 
     def _lost(self, backlog: Backlog) -> None:
         """Handle a backlog whose lease another process has taken."""
+
+    def _answered(self) -> None:
+        """Handle the end of a request in flight, on the thread that sent it."""
 
     # --- claim ----------------------------------------------------------------------------------
 
@@ -252,7 +148,7 @@ class DeliveryEngine:
         self._schedule.request_room()
 
     def send_group(self, backlog: Backlog) -> bool:
-        """Send the next group of a backlog.
+        """Send the next group of a backlog, or start to send it (see `take_answers`).
 
         Returns False if no batch may be tried now, and True otherwise, even if the lease was lost.
         Raises StoppedError, TargetError if the result cannot be saved, and the driver's errors.
@@ -272,10 +168,58 @@ class DeliveryEngine:
         backlog.unreadable.clear()
         if not group:
             return False
+        attempt = Attempt(backlog.queue.lane(group[0].name), group, self._clock(), backlog)
         try:
-            result = _attempt(
-                self._target, self._schedule, backlog.queue.lane(group[0].name), group
-            )
+            self._start(attempt)
+        except BaseException:
+            backlog.put_back(group)
+            raise
+        if not attempt.is_in_flight:
+            self._finish(attempt)
+        return True
+
+    def _start(self, attempt: Attempt) -> None:
+        """Send the batches of an attempt, or let another thread send them."""
+        if not self._is_parallel:
+            attempt.run(partial(self._target.send, attempt.batches))
+            return
+        try:
+            send = self._target.prepared(attempt.batches)  # type: ignore[attr-defined]
+        except Exception as error:  # for example, a batch is not valid
+            attempt.error = error
+            return
+        self._requests.start(attempt, send)
+        self._schedule.started(attempt.lane)
+
+    def take_answers(self, timeout: float = 0.0) -> bool:
+        """Handle the answers to requests in flight, after waiting for one for at most `timeout`.
+
+        Returns whether there was any. Raises the errors of `send_group`.
+        """
+        has_any = False
+        while (attempt := self._requests.next(0.0 if has_any else timeout)) is not None:
+            has_any = True
+            self._schedule.ended(attempt.lane, attempt.started)
+            self._finish(attempt)
+        return has_any
+
+    def _abandon_requests(self, timeout: float) -> None:
+        """Wait for the answers to requests in flight; requests without one count as not sent."""
+        end = time.monotonic() + timeout
+        while len(self._requests) and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(CirronOtelError):  # later calls handle the other answers
+                self.take_answers(left)
+        self._requests.close()
+
+    def _finish(self, attempt: Attempt) -> None:
+        """Acknowledge the batches of an attempt, put them back, or keep them as dead letters."""
+        backlog, group = attempt.backlog, attempt.batches
+        if backlog is None or self.backlogs.get(backlog.owner) is not backlog:
+            for batch in group:  # the process that has the lease sends them again
+                self._forget(batch.name)
+            return
+        try:
+            result = outcome_of(self._schedule, attempt)
         except BaseException:
             backlog.put_back(group)
             raise
@@ -290,7 +234,6 @@ class DeliveryEngine:
             self._was_answered(is_accepted=True)
             self._stats.sent(group, result.receipt)
             self._acknowledge(backlog, group)
-        return True
 
     def _acknowledge(self, backlog: Backlog, group: Sequence[SealedBatch]) -> None:
         sink = self._target.blobs
@@ -299,7 +242,7 @@ class DeliveryEngine:
 
     def _refuse(self, backlog: Backlog, batch: SealedBatch, refusal: Exception) -> None:
         """Keep a refused batch as a dead letter; if that fails, it waits for another attempt."""
-        reason = _reason(refusal)
+        reason = reason_of(refusal)
         self._stats.failed(refusal)
         try:
             backlog.refuse(batch, reason)
@@ -352,65 +295,3 @@ class DeliveryEngine:
             text = f"{name} is given up: too many files never came"
             self._stats.lose_blob(name, FileNotFoundError(text))
             backlog.finish_blob(given_up)
-
-
-class OrphanedBacklogs:
-    """The backlogs that a delivery has claimed from dead owners; the delivery sends them.
-
-    Only the delivery's thread may use it, but any thread may set `are_more` and read `claimed`.
-    """
-
-    def __init__(self, paths: SpoolPaths, target: str, own: str, engine: DeliveryEngine) -> None:
-        """`target` is the target's key; `own` is the owner whose batches `engine` sends anyway."""
-        self._paths, self._target, self._own, self._engine = paths, target, own, engine
-        self.settled: set[str] = set()
-        """Dead owners that have nothing left to send."""
-        self.are_more = False
-        """Whether there may be more backlogs to claim."""
-
-    @property
-    def claimed(self) -> dict[str, Backlog]:
-        """The claimed backlogs with something to send, by owner."""
-        claimed = self._engine.backlogs.copy()
-        claimed.pop(self._own, None)
-        return claimed
-
-    def sweep(self) -> None:
-        """Claim the unsent batches of dead owners; remove the cursors of owners without batches.
-
-        Raises the errors of `DeliveryEngine.claim`.
-        """
-        known, claimed = set(owners(self._paths)), self.claimed
-        dead = {
-            owner
-            for owner in owners_with_cursor(self._paths, self._target)
-            if owner not in (NONE, self._own, *claimed, *self.settled)
-            and not (owner in known and is_alive(self._paths, owner))
-        }
-        names = owned(self._paths, dead) if dead else {}
-        self.are_more = False
-        for owner in sorted(dead):
-            if len(self.claimed) >= _MOST_CLAIMED:
-                self.are_more = True
-                break
-            backlog = self._engine.claim(owner)
-            if backlog is None:
-                continue
-            left = backlog.take(sorted(names[owner]))
-            self.are_more |= left > 0
-            backlog.find_lost_blobs()
-            if backlog.waiting or not backlog.blobs.is_empty:
-                continue
-            if owner not in known and not left:
-                # No process will recover this owner, so it gets no further batches.
-                self.settled.add(owner)
-                if not names[owner]:
-                    backlog.remove()
-            self._engine.release(owner)
-
-    def settle(self, backlog: Backlog) -> bool:
-        """Release a backlog if all of it is sent; return whether to sweep for more backlogs."""
-        if backlog.waiting or not backlog.blobs.is_empty:
-            return False
-        self._engine.release(backlog.owner)
-        return self.are_more and not self.claimed

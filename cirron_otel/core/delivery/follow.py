@@ -71,7 +71,7 @@ class Follower:
         with contextlib.suppress(StoppedError), lease, self._work() as work:
             while not self._stop.is_set():
                 if not work.round():
-                    self._stop.wait(POLL_SECONDS)
+                    work.delivery.wait(POLL_SECONDS)
 
     def note(self, names: Iterable[str]) -> None:
         """Add batches sealed in this spool, from any thread; this avoids reading the directory."""

@@ -25,6 +25,10 @@ refuses the batches of some tenants, they stay in the queue, and any batch above
 have to wait for them.
 """
 _FOREVER = float("inf")
+_POLL_S = 0.2
+"""How long to wait for an answer, in seconds, before looking for other work."""
+_LAST_ANSWERS_S = 1.5
+"""How long to wait at the end, in seconds, for the answers to requests in flight."""
 
 
 class ForegroundDelivery(DeliveryEngine):
@@ -77,7 +81,8 @@ class ForegroundDelivery(DeliveryEngine):
         return backlog
 
     def close(self) -> None:
-        """Release all backlogs."""
+        """Release all backlogs, after a short wait for the answers to requests in flight."""
+        self._abandon_requests(_LAST_ANSWERS_S)
         for owner in list(self.backlogs):
             self.release(owner)
 
@@ -96,17 +101,25 @@ class ForegroundDelivery(DeliveryEngine):
     def send(self, seconds: float, *, tries_on: bool) -> bool:
         """Send the queued batches that are due, for about `seconds`.
 
-        Returns whether more batches may be due. Raises StoppedError and, without `tries_on`,
-        MisconfiguredError if the target accepts nothing at all.
+        Returns whether more batches may be due. Requests may still be in flight then; see `wait`.
+        Raises StoppedError and, without `tries_on`, MisconfiguredError if the target accepts
+        nothing at all.
         """
         until = time.monotonic() + seconds
         self._keeps_trying, self._give_up = tries_on, _FOREVER
         self._schedule.relieve()
         self._resubmission.run(self._sent_again)
-        while self._send_groups():
+        while self._send_groups() or self.take_answers(_POLL_S):
             if time.monotonic() >= until:
                 return True
         return False
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a request in flight is answered or a stop is requested. Raises as `send`."""
+        if len(self._requests):
+            self.take_answers(seconds)
+        else:
+            self._stop.wait(seconds)
 
     def finish(self) -> None:
         """Send all queued batches, and retry as often as necessary.
@@ -121,10 +134,12 @@ class ForegroundDelivery(DeliveryEngine):
         self._has_patience()
         while True:
             answers = self._schedule.answers
-            if self._send_groups():
+            if self._send_groups() or self.take_answers(_POLL_S):
                 if self._schedule.answers > answers:
                     self._has_patience()
                 self._check_misconfigured()
+                continue
+            if len(self._requests):
                 continue
             opens = min((each.queue.opens() for each in self.backlogs.values()), default=_FOREVER)
             if opens == _FOREVER:
@@ -152,8 +167,8 @@ class ForegroundDelivery(DeliveryEngine):
         return self._stats.sent_blobs - before
 
     def _send_groups(self) -> bool:
-        """Send one group of each owner; return whether there was a group."""
-        was_any = False
+        """Send one group of each owner; return whether there was a group, or an answer."""
+        was_any = self.take_answers()
         for backlog in list(self.backlogs.values()):
             self._check_stop()
             was_any |= self.send_group(backlog)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .errors import PushError
+from .places import Places
 from .retry_policy import OF_TARGET, FailureKind, RetryPolicy, kind_of, wait_after
 
 _LANE_PROBES = 3
@@ -45,7 +46,7 @@ class _Level:
         """
         self._has_probed = False
         """Whether the first attempt after the latest closing has been made."""
-        self.opens = self._asked_until = _ANY_LATER_TIME
+        self.opens = self._asked_until = self._closed_at = _ANY_LATER_TIME
 
     @property
     def is_closed(self) -> bool:
@@ -67,8 +68,12 @@ class _Level:
         self._has_probed = False
         self.opens = self._asked_until = _ANY_LATER_TIME
 
-    def failed(self, now: float, error: Exception, *, is_new: bool, closes: bool) -> None:
+    def failed(
+        self, now: float, error: Exception, *, is_new: bool, closes: bool, started: float
+    ) -> None:
         retry_after = error.retry_after if isinstance(error, PushError) else None
+        if self.is_closed and started < self._closed_at and retry_after is None:
+            return  # it was in flight when this level was closed, and shows nothing new
         if self.is_closed and not self._has_probed and not closes and retry_after is None:
             self._has_probed = True
             return
@@ -78,7 +83,7 @@ class _Level:
         ):
             return
         self._closings += is_new or closes or not self.is_closed
-        self._has_probed = False
+        self._has_probed, self._closed_at = False, now
         wait = wait_after(self._policy, self._closings - 1, error)
         if retry_after is not None:
             # Add jitter, since other clients may have been asked to wait for the same time.
@@ -132,9 +137,15 @@ class Schedule:
     Its size is bounded by the number of batches that failed and remain to be sent.
     """
 
-    def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        """Create a schedule with all lanes open. `clock` returns monotonic seconds."""
+    def __init__(
+        self, policy: RetryPolicy, clock: Callable[[], float], most_in_flight: int = 1
+    ) -> None:
+        """Create a schedule with all lanes open. `clock` returns monotonic seconds.
+
+        At most `most_in_flight` requests may be in flight, one per lane.
+        """
         self._policy, self.clock = policy, clock
+        self._places = Places(most_in_flight)
         self._target = _Level(policy, _TARGET_PROBES)
         self._lanes: dict[str, _Lane] = {}
         self._tries: dict[str, _Tries] = {}
@@ -178,9 +189,25 @@ class Schedule:
         return len(self._tries)
 
     def opens(self, lane: str) -> float:
-        """Return when the batches of a lane that have not failed may be tried next."""
+        """Return when the batches of a lane that have not failed may be tried next.
+
+        It is infinite if a request in flight must end first.
+        """
         state = self._lanes.get(lane)
+        is_failing = state is not None and state.has_failed
+        if not self._places.is_free(
+            lane, is_failing=is_failing, is_target_closed=self._target.is_closed
+        ):
+            return float("inf")
         return self._target.opens if state is None else max(self._target.opens, state.opens)
+
+    def started(self, lane: str) -> None:
+        """Record that a request of a lane is in flight."""
+        self._places.occupy(lane, is_failing=self.has_failed(lane))
+
+    def ended(self, lane: str, started: float) -> None:
+        """Record that the request of a lane, in flight since `started`, has ended."""
+        self._places.leave(lane, self.clock() - started)
 
     def wants_head(self, lane: str) -> bool:
         """Whether the lane's first batch is tried next, even if it failed before.
@@ -255,9 +282,15 @@ class Schedule:
                 tries.opens = _ANY_LATER_TIME
                 tries.is_alone |= only_grouped
 
-    def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
-        """Record a failed attempt; return whether to give up its only batch."""
+    def failed(
+        self, lane: str, names: Sequence[str], error: Exception, started: float | None = None
+    ) -> bool:
+        """Record a failed attempt; return whether to give up its only batch.
+
+        `started` is the time at which the attempt started, by default now.
+        """
         now, kind = self.clock(), kind_of(error)
+        since = now if started is None else started
         state = self._lane(lane)
         state.kind = kind
         if state.failing_since is None:
@@ -270,9 +303,10 @@ class Schedule:
             self._note(name, lane, state, opens, is_group=len(names) > 1)
         if len(names) == 1 and self._is_hopeless(names[0], state, now):
             return True
-        state.failed(now, error, is_new=is_new, closes=kind is FailureKind.RATE_LIMIT)
+        is_limit = kind is FailureKind.RATE_LIMIT
+        state.failed(now, error, is_new=is_new, closes=is_limit, started=since)
         if kind in OF_TARGET and (is_new_lane or self._target.is_closed):
-            self._target.failed(now, error, is_new=is_new_lane, closes=False)
+            self._target.failed(now, error, is_new=is_new_lane, closes=False, started=since)
         return False
 
     def held(self, lane: str, name: str, error: Exception) -> bool:

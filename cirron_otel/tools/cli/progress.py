@@ -30,6 +30,8 @@ DELAY_S: Final = 2.0
 REDRAW_S: Final = 0.2
 LINE_S: Final = 10.0
 """The time between two lines if stderr is not a terminal, seconds."""
+SOON_S: Final = 1.0
+"""The time after which a command that waits for an endpoint first shows its progress, seconds."""
 
 _SWITCH: Final = "CIRRON_OTEL_PROGRESS"
 """`no` switches progress off, for example for cron, which mails what a command writes."""
@@ -123,9 +125,14 @@ _active: list[ShownProgress] = []
 
 @contextlib.contextmanager
 def progress(
-    stage: str, unit: str = BATCHES, then: str | None = None, *, is_shown: bool = True
+    stage: str,
+    unit: str = BATCHES,
+    then: str | None = None,
+    *,
+    is_shown: bool = True,
+    is_soon: bool = False,
 ) -> Iterator[ShownProgress]:
-    """Show the progress of the block on stderr once it has taken two seconds.
+    """Show the progress of the block on stderr once it has taken two seconds (`is_soon`: one).
 
     Within another such block, only begin a stage. Afterwards the line on the terminal is cleared.
     """
@@ -138,7 +145,7 @@ def progress(
         yield current
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_show, args=(current, stop), name=THREAD, daemon=True)
+    thread = threading.Thread(target=_show, args=(current, stop, is_soon), name=THREAD, daemon=True)
     _active.append(current)
     try:
         with contextlib.suppress(RuntimeError):  # no thread can be started: show nothing
@@ -155,10 +162,10 @@ def progress(
                 pass
 
 
-def _show(current: ShownProgress, stop: threading.Event) -> None:
+def _show(current: ShownProgress, stop: threading.Event, is_soon: bool) -> None:
     """Draw the bar, or write lines, until `stop` is set."""
     is_bar = sys.stderr.isatty() and os.environ.get("TERM") not in _WITHOUT_CURSOR
-    due = current.began + (DELAY_S if is_bar else LINE_S)
+    due = current.began + (SOON_S if is_soon else DELAY_S if is_bar else LINE_S)
     while not clock.wait(stop, max(due - clock.now(), 0.0)):
         now = clock.now()
         text = current.current.text(now, now - current.began)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ...core.run.spool_summary import SpoolSummary
     from ...core.spool.reader import SpoolReader
     from ...core.spool.recovery import Recovered
+    from ...errors import CirronOtelError
     from ..convert.flush import TargetReport
 
 
@@ -121,13 +122,23 @@ def flush(directory: str, as_json: bool) -> int:
 
     These are OTEL_EXPORTER_OTLP_ENDPOINT, if it is set, and the Cirron platform, if there is an API
     key. Acknowledged batches are not sent again; scopes that dead processes left open are closed
-    first. Exit code 5 if a target fails, 1 if batches stay unsent.
+    first. Each kind of failure is reported at once, and retried for up to a minute. Exit code 5 if
+    a target fails, 1 if batches stay unsent.
     """
     from ..convert.flush import flush as run
+    from .progress import progress
 
-    stop = threading.Event()
-    with signals.stopping(stop):
-        report = run(directory, environ=os.environ, stop=stop, say=output.message)
+    stop, reported = threading.Event(), set[str]()
+
+    def retries(error: CirronOtelError) -> None:
+        if str(error) not in reported:
+            reported.add(str(error))
+            output.message(f"{error}; trying again")
+
+    with signals.stopping(stop), progress("sending unsent batches", is_soon=True):
+        report = run(
+            directory, environ=os.environ, stop=stop, say=output.message, on_failure=retries
+        )
     path = str(report.paths.spool)
     if as_json:
         targets = [target.to_json() for target in report.targets]

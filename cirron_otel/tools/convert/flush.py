@@ -25,7 +25,7 @@ from ...core.spool.recovery import Recovered, find_recoverable, recover
 from ...core.targets.cirron.batches import CirronTarget
 from ...core.targets.otlp.config import OtlpConfig, default_service_name
 from ...core.translator.own.encode import Options
-from ...errors import EndpointError, UsageError
+from ...errors import CirronOtelError, EndpointError, UsageError
 from .report import ExportReport
 
 PATIENCE_S = 60.0
@@ -80,6 +80,7 @@ class _Terms(TypedDict):
     stop: threading.Event
     say: Callable[[str], None]
     patience: float
+    on_failure: Callable[[CirronOtelError], None]
 
 
 _Flush = Callable[[SpoolPaths, TargetReport, _Terms], None]
@@ -91,7 +92,8 @@ def _flush_otlp(
     config: OtlpConfig, options: Options, paths: SpoolPaths, report: TargetReport, terms: _Terms
 ) -> None:
     """Send the batches that an OTLP endpoint has not received yet."""
-    stats, patience = ExportStats(report.target), FollowOptions(patience=terms["patience"])
+    stats = ExportStats(report.target)
+    follow_options = FollowOptions(patience=terms["patience"], on_failure=terms["on_failure"])
     follower = Follower(
         str(paths.root),
         config,
@@ -99,7 +101,7 @@ def _flush_otlp(
         stats,
         stop=terms["stop"],
         say=terms["say"],
-        terms=patience,
+        terms=follow_options,
     )
     try:
         follower.once()
@@ -182,11 +184,13 @@ def flush(
     stop: threading.Event,
     say: Callable[[str], None] = lambda _: None,
     patience: float = PATIENCE_S,
+    on_failure: Callable[[CirronOtelError], None] = lambda _: None,
 ) -> FlushReport:
     """Recover the data of dead processes, and send all unsent batches to every target.
 
     A target that fails is reported, and the next one is tried. Batches that a running process sends
-    are skipped. Raises UsageError, InputError and TargetError.
+    are skipped. `on_failure` receives the failures that are retried.
+    Raises UsageError, InputError and TargetError.
     """
     paths = find_recoverable(directory)
     targets = _targets_from_env(environ, say)
@@ -195,7 +199,10 @@ def flush(
         done = TargetReport(target=shown)
         report.targets.append(done)
         try:
-            flush_to(paths, done, {"stop": stop, "say": say, "patience": patience})
+            terms: _Terms = {
+                "stop": stop, "say": say, "patience": patience, "on_failure": on_failure,
+            }  # fmt: skip
+            flush_to(paths, done, terms)
         except StoppedError:
             break
         except EndpointError as error:

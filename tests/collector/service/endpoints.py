@@ -1,10 +1,15 @@
-"""OTLP endpoints on loopback that answer each tenant, and each span name, as a test wants."""
+"""Endpoints on loopback that answer each tenant, and each span name, as a test wants.
+
+They receive OTLP; over HTTP also Cirron's batches.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +24,8 @@ Decide = Callable[[str, str], int | None]
 
 
 def names_in(body: bytes) -> list[str]:
+    if body.startswith(b"{"):
+        return [span["name"] for span in json.loads(body)["spans"]]
     return [
         span.name
         for resource in TracesData.FromString(body).resource_spans
@@ -34,11 +41,24 @@ class Endpoint:
         self.decide, self.url = decide, ""
         self.asked: list[tuple[str, str]] = []
         """(tenant, span name) of every request."""
+        self.requests = 0
+        self.before: Callable[[str], object] = lambda _: None
+        """Called with the tenant of each request ahead of its answer; it may wait."""
+        self.in_flight: Counter[str] = Counter()
+        self.most_in_flight = self.most_of_a_tenant = 0
+        """The maximum numbers of requests that waited for an answer at the same time."""
         self.accepted: list[tuple[str, str]] = []
         self._lock = threading.Lock()
 
     def answer(self, tenant: str, names: list[str]) -> int | None:
         with self._lock:
+            self.in_flight[tenant] += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight.total())
+            self.most_of_a_tenant = max(self.most_of_a_tenant, self.in_flight[tenant])
+        self.before(tenant)
+        with self._lock:
+            self.in_flight[tenant] -= 1
+            self.requests += 1
             status: int | None = 200
             for name in names:
                 self.asked.append((tenant, name))
@@ -64,6 +84,10 @@ def http_endpoint(decide: Decide) -> Iterator[Endpoint]:
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
             status = endpoint.answer(self.headers.get("X-Scope-OrgID") or "", names_in(body))
+            with contextlib.suppress(ConnectionError):  # the client has given up
+                self._answer(status)
+
+        def _answer(self, status: int | None) -> None:
             if status is None:
                 self.close_connection = True
                 return

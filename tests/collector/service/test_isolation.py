@@ -12,12 +12,14 @@ import pytest
 
 from cirron_otel.collector.receiver.tenancy import TenantHeaders
 from cirron_otel.collector.service.exporter_options import OtlpExporter
+from cirron_otel.collector.service.header_forwarding import ForwardingCirronTarget
 from cirron_otel.collector.service.metrics import EXPORTED_BATCHES, Registry
 from cirron_otel.collector.service.otlp_sender import OtlpSender
+from cirron_otel.collector.service.target_sender import TargetSender
 from cirron_otel.collector.service.targets import otlp_config
 from cirron_otel.core.spool.paths import SpoolPaths, file_name
 from cirron_otel.core.spool.writer import SpoolWriter
-from tests.kit.spools.deliveries import until
+from tests.kit.spools.deliveries import KEY, until
 
 from .endpoints import (
     Decide,
@@ -47,7 +49,8 @@ class Spool:
         self.writer = SpoolWriter(root, None, durable=False)
         self.tenants: dict[str, str] = {}
         self._count = 0
-        self._following: OtlpSender | None = None
+        self.timeout_s = 10.0
+        self._following: OtlpSender | TargetSender | None = None
 
     def put(self, tenant: str, span: str) -> str:
         self._count += 1
@@ -80,11 +83,18 @@ class Spool:
             endpoint=endpoint.url,
             protocol=protocol,
             headers_from=("x-scope-orgid",) if passes else (),
+            timeout_s=self.timeout_s,
         )
         registry = Registry()
-        following = OtlpSender(
-            self.paths, exporter, otlp_config(exporter), self.headers_of, registry
-        )
+        following: OtlpSender | TargetSender
+        if protocol == "cirron":
+            target = ForwardingCirronTarget(endpoint.url, "/v1/traces", KEY, "test")
+            target.pass_on(exporter.headers_from, self.headers_of, exporter.requests_in_flight)
+            following = TargetSender(self.paths, target, registry, "cirron")
+        else:
+            following = OtlpSender(
+                self.paths, exporter, otlp_config(exporter), self.headers_of, registry
+            )
         self._following = following
         try:
             yield registry
@@ -179,9 +189,9 @@ def test_an_endpoint_that_refuses_all_gets_few_requests(tmp_path: Path) -> None:
         http_endpoint(by_tenant(statuses)) as endpoint,
         spool.followed(endpoint, "http/protobuf", passes=True),
     ):
-        until(lambda: len(endpoint.asked) >= 3)
+        until(lambda: endpoint.requests >= 3)
         time.sleep(1.0)
-        assert len(endpoint.asked) < 10
+        assert endpoint.requests < 10
         statuses.clear()
         until(lambda: len(endpoint.names()) == 200)
     assert sorted(map(int, endpoint.names())) == list(range(200))

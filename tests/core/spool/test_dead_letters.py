@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.delivery import engine as resubmission
+from cirron_otel.core.delivery import resubmission
 from cirron_otel.core.delivery.delivery import Delivery
 from cirron_otel.core.delivery.delivery_stats import DeliveryStats
-from cirron_otel.core.delivery.engine import Resubmission
+from cirron_otel.core.delivery.resubmission import Resubmission
 from cirron_otel.core.delivery.retry_policy import Backoff, RetryPolicy
 from cirron_otel.core.delivery.schedule import Schedule
 from cirron_otel.core.spool.dead_letters import (

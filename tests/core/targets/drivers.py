@@ -182,7 +182,7 @@ def collector(run: Run) -> None:
 
 def _cirron_sender(run: Run, registry: Registry) -> TargetSender:
     target = ForwardingCirronTarget(run.platform, "/v1/traces", KEY, "test", timeout=20)
-    target.pass_on([TENANT], _tenant)
+    target.pass_on([TENANT], _tenant, 8)
     run.target_key, run.on_cut = target.key, target.interrupt
     return TargetSender(run.spool.paths, target, registry, "exporter")
 

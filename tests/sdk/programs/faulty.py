@@ -30,6 +30,8 @@ EXTRA = (
     "cirron_otel.core.delivery.delivery",
     "cirron_otel.core.delivery.backlog",
     "cirron_otel.core.delivery.engine",
+    "cirron_otel.core.delivery.attempts",
+    "cirron_otel.core.delivery.resubmission",
     "cirron_otel.core.targets.otlp.target",
     "cirron_otel.core.targets.cirron.batches",
     "cirron_otel.core.spool.writer",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,8 @@ from tests.kit.spools.made import (
 )
 from tests.kit.spools.processes import Process
 from tests.tools.conftest import Run, one_line
+
+PROGRESS = "CIRRON_OTEL_PROGRESS"
 
 # A recording process that is in the middle of a step.
 RECORD = """
@@ -215,6 +221,30 @@ def test_flush_to_an_endpoint_that_answers_401_leaves_the_batches(
     assert "401" in result.stderr
     server.status = 200
     assert run("spool", "flush", env=server.environ).returncode == 0
+
+
+@pytest.mark.parametrize("is_listening", [False, True])
+def test_flush_reports_at_once_that_an_endpoint_does_not_answer(
+    spool: Path, home: Path, is_listening: bool
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if is_listening:
+            silent.listen()
+        environ = {name: value for name, value in os.environ.items() if name != PROGRESS} | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        command = [str(Path(sys.executable).parent / "cirron-otel"), "spool", "flush", str(spool)]
+        with subprocess.Popen(
+            command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            expected = "still working" if is_listening else "(Connection refused)"
+            lines = iter(process.stderr.readline, "")
+            assert next(line for line in lines if expected in line)
+            assert process.poll() is None
+            process.kill()
 
 
 def test_flush_that_is_refused_a_batch(

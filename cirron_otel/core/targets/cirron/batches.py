@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, NoReturn
 
 from ....errors import InputError, UsageError
@@ -114,7 +115,8 @@ class CirronTarget:
         }
         self._timeout, self._settings = timeout, settings
         self._within_budget = within_budget
-        self._client = HttpClient(endpoint, certificate=certificate)
+        self._connect = partial(HttpClient, endpoint, certificate=certificate)
+        self._client = self._connect()
         self._is_interrupted = False
         self.blobs: BlobSink = CirronBlobs(self._request, self._raise_for, self._path)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self
 
 from ....errors import InputError, UsageError
@@ -28,8 +29,8 @@ from .sampled import sampled_part
 from .summary import summarised
 
 _GROUP_BYTES = 2_000_000
-_MOST_PARTIAL = 4
-"""The maximum number of batches whose unfinished parts are kept in memory."""
+_PARTIAL_BYTES = 32 * 1024 * 1024
+"""The maximum total size of the unfinished parts that are kept in memory, in bytes of OTLP."""
 
 _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
 """Matches the status of a refusal that concerns the request itself.
@@ -116,6 +117,8 @@ class OtlpTarget:
         self._whole_snapshots, self._within_budget = whole_snapshots, within_budget
         self._stop = threading.Event()
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
+        self._lock = threading.Lock()
+        """Held while a thread uses `_rests` or handles an acceptance."""
         self._rests: dict[str, _Rest] = {}
         """The unfinished parts of batches that got some answers, by batch name."""
         self._last: tuple[int, str] | None = None
@@ -137,37 +140,49 @@ class OtlpTarget:
 
         Raises the errors of `BatchTarget.send`, and RefusedError if OTLP cannot express a batch.
         """
+        return self._prepared(batches, self._pusher)()
+
+    def _prepared(self, batches: Sequence[SealedBatch], pusher: Pusher) -> Callable[[], Receipt]:
+        """Encode batches, and return a function that pushes them, from any thread.
+
+        No other thread may use `pusher` meanwhile. Raises RefusedError as `send` does.
+        """
+        with self._lock:
+            rests = [self._rests.pop(batch.name, None) for batch in batches]
         if len(batches) > 1:
-            return self._send_group(batches)
+            request = b"".join(self._encoded(batch) for batch in batches)
+            return partial(self._send_group, request, pusher)
         (batch,) = batches
-        rest = self._rests.pop(batch.name, None) or _Rest.of(self._encoded(batch))
+        rest = rests[0] or _Rest.of(self._encoded(batch))
+        return partial(self._send_one, batch.name, rest, pusher)
+
+    def _send_one(self, name: str, rest: _Rest, pusher: Pusher) -> Receipt:
         try:
-            self._send_rest(rest)
+            self._send_rest(rest, pusher)
             if rest.refusal:
                 raise RefusedError(rest.refusal, rest.result)
         except BaseException:
-            self._keep(batch.name, rest)
+            self._keep(name, rest)
             raise
-        self._accepted(rest.result, rest.size)
+        with self._lock:
+            self._accepted(rest.result, rest.size)
         return rest.receipt
 
-    def _send_group(self, batches: Sequence[SealedBatch]) -> Receipt:
+    def _send_group(self, request: bytes, pusher: Pusher) -> Receipt:
         """Send batches together. If this fails, all of them are sent again, in groups or alone."""
-        for batch in batches:
-            self._rests.pop(batch.name, None)
-        request = b"".join(self._encoded(batch) for batch in batches)
-        result = self._pushed(request)
+        result = self._pushed(request, pusher)
         if result.refusal:
             raise RefusedError(result.refusal, result)
-        self._accepted(result, len(request))
+        with self._lock:
+            self._accepted(result, len(request))
         return _receipt(result)
 
-    def _send_rest(self, rest: _Rest) -> None:
+    def _send_rest(self, rest: _Rest, pusher: Pusher) -> None:
         """Send the remaining requests of a batch until one of them must be tried again later."""
         while rest.requests:
             request, *later = rest.requests
             try:
-                rest.add(self._pushed(request), later)
+                rest.add(self._pushed(request, pusher), later)
             except RefusedError as error:
                 # The endpoint may still accept the other parts of a large batch.
                 rest.add(error.result, (*error.unsent[1:], *later), str(error))
@@ -181,7 +196,8 @@ class OtlpTarget:
 
     def forget(self, name: str) -> Receipt:
         """Drop the unfinished part of a batch; return the receipt of the accepted part."""
-        rest = self._rests.pop(name, None)
+        with self._lock:
+            rest = self._rests.pop(name, None)
         return Receipt() if rest is None else rest.receipt
 
     def _encoded(self, batch: SealedBatch) -> bytes:
@@ -204,11 +220,11 @@ class OtlpTarget:
         parsed = parse_name(name)
         return parsed is not None and parsed[0] > created_ns and parsed[1].startswith(owner)
 
-    def _pushed(self, request: bytes) -> PushResult:
+    def _pushed(self, request: bytes, pusher: Pusher) -> PushResult:
         if not request:
             return PushResult()  # no span in the batch was sampled
         try:
-            return self._pusher.push(request)
+            return pusher.push(request)
         except RefusedError as error:
             if _REFUSES_THIS.fullmatch(error.status[:3]) or _REFUSES_THIS.fullmatch(error.status):
                 raise
@@ -222,10 +238,14 @@ class OtlpTarget:
             raise RefusedError(str(error)) from None
 
     def _keep(self, name: str, rest: _Rest) -> None:
-        if rest.is_worth_keeping:
+        """Keep the unfinished part of a batch; drop the oldest others above the maximum size."""
+        if not rest.is_worth_keeping:
+            return
+        with self._lock:
             self._rests[name] = rest
-        if len(self._rests) > _MOST_PARTIAL:
-            del self._rests[next(iter(self._rests))]
+            total = sum(each.size for each in self._rests.values())
+            while total > _PARTIAL_BYTES and len(self._rests) > 1:
+                total -= self._rests.pop(next(iter(self._rests))).size
 
     def interrupt(self) -> None:
         """End the wait of a push; later pushes end before their first attempt."""

@@ -188,7 +188,7 @@ def test_evicted_batch_still_counts_its_rejected_spans(tmp_path: Path) -> None:
 def test_batches_beyond_the_partial_limit_are_resent_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_module, "_MOST_PARTIAL", 2)
+    monkeypatch.setattr(target_module, "_PARTIAL_BYTES", 2_000)
     is_busy = True
 
     def fate(span: int) -> int:

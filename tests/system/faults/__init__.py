@@ -1,0 +1,1 @@
+"""Collectors whose endpoint gives different answers to the parts of one batch."""
