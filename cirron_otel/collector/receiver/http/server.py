@@ -32,7 +32,7 @@ from ..consumer import (
     ignore,
 )
 from ..headers import KEPT_HEADERS, KeptHeaders, only_value
-from ..listening import Listener
+from ..listening import Listener, target_error
 from ..tenancy import tenant_of
 from .answers import HttpError, Reply, cirron_reply, error_reply, of_refusal, otlp_reply
 from .blobs import Uploads, UploadStore, blob_names
@@ -127,7 +127,7 @@ class HttpReceiver:
         self._header_filter = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
-        """Listen; return the address. Raises UsageError if that is not possible."""
+        """Listen; return the address. Raises TargetError if that is not possible."""
         connections = ConnectionFactory(self._answer, self._limits, self._refused_garbage)
         listener, limits = Listener(connections, self._refused), self._limits
         try:
@@ -135,9 +135,7 @@ class HttpReceiver:
                 self._host, self._port, min(limits.connections, 1024), self._tls, limits.grace_s
             )
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
-            ) from None
+            raise target_error(self._host, self._port, error, "--http") from None
         self._connections, self._listener = connections, listener
         if self._uploads is not None:
             self._uploads.start()
@@ -162,17 +160,24 @@ class HttpReceiver:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.rel_url.raw_path
         route = _route(path)
-        reply = await self._reply(request, route, path)
+        is_crowded = self._connections is not None and self._connections.is_crowded
+        reply = await self._reply(request, route, path, is_crowded=is_crowded)
         self.answered[route, reply.status] += 1
         response = response_of(reply)
         if route in _SIGNALS:
             response.headers.update(self._cors.answer_headers(request.headers.get("Origin")))
-        if self._is_stopping or (reply.status in _HANG_UP and request.can_read_body):
+        is_hung_up = reply.status in _HANG_UP and request.can_read_body
+        if self._is_stopping or is_crowded or is_hung_up:
             response.force_close()
         return response
 
-    async def _reply(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+    async def _reply(
+        self, request: web.BaseRequest, route: str, path: str, *, is_crowded: bool
+    ) -> Reply:
         try:
+            if is_crowded and route not in _OPERATION:
+                message = "the limit of connections is reached"
+                raise HttpError(503, message, {"Retry-After": "1"}, reason="connections")
             return await self._routed(request, route, path)
         except HttpError as error:
             failure = error
@@ -259,7 +264,8 @@ class HttpReceiver:
         self._refused(Refused(signal, failure.reason, str(failure.status), failure.message))
 
     def _refused_garbage(self, refused: Refused) -> None:
-        self.answered[NO_SIGNAL, int(refused.status)] += 1
+        if refused.status.isdigit():  # else closed without a response
+            self.answered[NO_SIGNAL, int(refused.status)] += 1
         self._refused(refused)
 
 
