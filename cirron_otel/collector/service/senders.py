@@ -22,6 +22,7 @@ from ..receiver.tenancy import TenantStore
 from . import metrics as m
 from .delivery_counters import DATABASE
 from .exporter_options import CirronExporter, OtlpExporter
+from .held_batches import HoldingTarget
 from .metrics import Registry
 from .options_tree import leaves
 from .otlp_sender import OtlpSender
@@ -79,7 +80,7 @@ class Senders:
         if options.parquet.url is not None:
             from .parquet_sender import parquet_starter  # noqa: PLC0415 - only if it is used
 
-            self._parquet = parquet_starter(options, self._owner_of, registry)
+            self._parquet = parquet_starter(options, self._owner_of, registry, owners)
         self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
         """The exporters that the next `begin` starts."""
@@ -106,7 +107,8 @@ class Senders:
         return context_of(self._owners.of(name), self._context)
 
     def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> TargetSender:
-        return TargetSender(paths, target, self._registry, name, self._max_bytes)
+        held: Any = HoldingTarget(target, self._owners)
+        return TargetSender(paths, held, self._registry, name, self._max_bytes)
 
     def begin(self) -> None:
         """Start the exporters that are ready."""
@@ -244,7 +246,13 @@ def _starter(
         return lambda paths: OtlpSender(paths, exporter, config, owners.of, registry, max_bytes)
     make = partial(_cirron, exporter, path, owners)
     make()  # raises configuration errors now
-    return lambda paths: TargetSender(paths, make(), registry, name_of(exporter), max_bytes)
+    name = name_of(exporter)
+
+    def start(paths: SpoolPaths) -> TargetSender:
+        held: Any = HoldingTarget(make(), owners)
+        return TargetSender(paths, held, registry, name, max_bytes)
+
+    return start
 
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:

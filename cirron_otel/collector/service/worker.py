@@ -98,7 +98,7 @@ class Worker:
         )
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
-        self._owners = TenantStore(self._paths.state / FILE_NAME)
+        self._owners = TenantStore(self._paths.state / FILE_NAME, self._present)
         self._translation = Translation(
             directory,
             self._writer,
@@ -249,7 +249,16 @@ class Worker:
         return self._senders.lack(name)
 
     def _file_of(self, name: str, key: BlobKey) -> BlobKey:
-        return tenant_key(key, tenant_of(self._owners.of(name)))
+        # A batch of an unknown tenant keeps its files.
+        return (
+            key if self._owners.is_held(name) else tenant_key(key, tenant_of(self._owners.of(name)))
+        )
+
+    def _present(self) -> list[str]:
+        """Return the batches in the spool, and those that are dead letters."""
+        with contextlib.suppress(FileNotFoundError, InputError):
+            return [*batch_names(self._paths.spool), *dead_letter_names(self._paths)]
+        return []
 
     def _done(self, done: Done) -> None:
         self._senders.stored(done.names)
@@ -274,9 +283,8 @@ class Worker:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            with contextlib.suppress(FileNotFoundError, InputError):
-                dead_letters = dead_letter_names(self._paths)
-                self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
+            if present := self._present():
+                self._owners.retain(present)
             is_trusted = self._clock.is_trusted()
             self._upkeep.start(self._options.parquet, is_clock_trusted=is_trusted)
             if is_trusted:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from cirron_otel.collector.receiver.consumer import Refused
+from cirron_otel.collector.receiver.http import connections
 from cirron_otel.collector.receiver.http.bodies import HttpLimits
 from cirron_otel.collector.receiver.http.connections import OPERATION_PLACES
 
@@ -57,8 +58,9 @@ def idle(server: Served) -> socket.socket:
 
 @pytest.mark.parametrize("kind", [silent, partial, idle])
 def test_connection_that_waits_gives_way_to_a_new_one(
-    kind: Callable[[Served], socket.socket],
+    kind: Callable[[Served], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "_SILENT_S", 0.0)
     refusals: list[Refused] = []
     limits = HttpLimits(connections=MOST)
     with serving(limits=limits, refused=refusals.append) as server, ExitStack() as stack:

@@ -23,6 +23,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 
 from ..consumer import NO_SIGNAL, BodyEncoding, Refused
+from ..listening import protocol_of
 from .answers import HttpError, Reply, error_reply
 from .bodies import HttpLimits
 
@@ -30,6 +31,7 @@ _logger = logging.getLogger(__name__)
 
 OPERATION_PLACES: Final = 16
 """The number of connections beyond the limit, for requests to /health, /ready and /metrics."""
+_START_BYTES = 24
 _SILENT_S = 5.0
 """A connection that has sent nothing for this long gives way to a new one before idle ones do."""
 
@@ -76,11 +78,13 @@ def _request(
 
 
 class _Connection(web.RequestHandler):
-    __slots__ = ("_late", "_owner")
+    __slots__ = ("_late", "_owner", "_start")
 
     def __init__(self, owner: ConnectionFactory, **options: Any) -> None:
         super().__init__(owner, **options)
         self._owner = owner
+        self._start = b""
+        """The first bytes that the client sent."""
         self._late: asyncio.TimerHandle | None = None
         """Ends the connection if the headers of a request that has begun do not arrive."""
 
@@ -101,8 +105,11 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if not self._start:
+            self._start = data[:_START_BYTES]
         super().data_received(data)
-        if self._late is None and self.is_waiting and data:
+        is_partial = data and not self._messages and not self._owner.is_busy(self)
+        if is_partial and self._late is None:
             self._late = self._loop.call_later(self._owner.head_s, self._end_late)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -158,8 +165,9 @@ class _Connection(web.RequestHandler):
         elif isinstance(exc, LineTooLong):
             error = HttpError(431, "the request line or a header is too long")
         else:
+            found = "something else" if self._request_count > 1 else protocol_of(self._start)
             error = HttpError(
-                400, "expected an HTTP/1.1 request, found something else", reason="malformed"
+                400, f"expected an HTTP/1.1 request, found {found}", reason="malformed"
             )
         self._owner.refused(Refused(NO_SIGNAL, error.reason, str(error.status), error.message))
         response = response_of(error_reply(error, BodyEncoding.JSON))
@@ -217,6 +225,10 @@ class ConnectionFactory(web.Server):
             if age_s >= _SILENT_S:
                 return silent
         return _first_waiting(self._idle) or silent
+
+    def is_busy(self, connection: _Connection) -> bool:
+        """Return whether a request of a connection is being handled."""
+        return connection in self._busy
 
     def begin(self, connection: _Connection) -> None:
         """Record that a request of a connection is being handled."""
