@@ -139,6 +139,15 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
             is_secret=True,
         ),
     ] = None
+    timeout_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "the longest time for a statement on PostgreSQL: the connection is then closed, and the"
+            " batches are sent again over a new one",
+            "s",
+        ),
+    ] = 60.0
     retention_days: RetentionDays = None
     retention_share: RetentionShare = 0.5
     retention_confirmed: RetentionConfirmed = None

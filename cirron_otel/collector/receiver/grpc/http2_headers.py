@@ -10,11 +10,11 @@ The core refuses compressed messages if the request names no encoding. So the he
 gzip` is added to each request; because `grpc.per_message_decompression` is off, the core does not
 decompress the messages.
 
-The core also delivers a message whose first byte is neither 0 nor 1 as an empty message, which would
-be acknowledged. Such a message is replaced by one that `bodies.receive` recognises.
+The core also delivers a message whose first byte is neither 0 nor 1 as an empty message, which
+would be acknowledged. Such a message is replaced by one that `bodies.receive` recognises.
 
-Sources: RFC 9113, 4.1 (frames), 6.1 (DATA), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6 (header
-fields); github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Length-Prefixed-Message".
+Sources: RFC 9113, 4.1 (frames), 6.1 (DATA), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6
+(header fields); github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Length-Prefixed-Message".
 """
 
 from __future__ import annotations
