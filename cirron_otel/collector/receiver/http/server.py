@@ -17,7 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ....core.spool.blobs import BlobKey, tenant_key
-from ....errors import UsageError
+from ....errors import TargetError
 from ..auth import Auth
 from ..consumer import (
     NO_SIGNAL,
@@ -95,6 +95,8 @@ class HttpReceiver:
         passed_headers: Collection[str] = KEPT_HEADERS,
         refused: Observer = ignore,
         cors: Cors | None = None,
+        setting: str = "--http",
+        is_operational_only: bool = False,
     ) -> None:
         """Store the arguments; `start` listens. Port 0 selects a free port.
 
@@ -102,8 +104,11 @@ class HttpReceiver:
         files are accepted if there is a store `blobs`; uploads in parts also need a directory
         `staging`. The headers in `passed_headers` are passed to the consumer, except credentials.
         `refused` is called with each refusal. Without `cors`, cross-origin requests from browsers
-        are refused. Raises UsageError if `staging` cannot be created.
+        are refused. `setting` names the setting of the address, for messages. With
+        `is_operational_only`, only /health, /ready and /metrics are served. Raises TargetError if
+        `staging` cannot be created.
         """
+        self._setting, self._is_operational_only = setting, is_operational_only
         self._consumer, self._host, self._port = consumer, host, port
         self._tls, self._auth = tls, auth
         self._limits = limits or HttpLimits()
@@ -115,7 +120,7 @@ class HttpReceiver:
             self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
         except OSError as error:
             why = error.strerror or error
-            raise UsageError(f"parts of files cannot be stored in {staging}: {why}") from None
+            raise TargetError(f"parts of files cannot be stored in {staging}: {why}") from None
         self._connections: ConnectionFactory | None = None
         self._listener: Listener | None = None
         self._is_stopping = False
@@ -135,7 +140,7 @@ class HttpReceiver:
                 self._host, self._port, min(limits.connections, 1024), self._tls, limits.grace_s
             )
         except OSError as error:
-            raise target_error(self._host, self._port, error, "--http") from None
+            raise target_error(self._host, self._port, error, self._setting) from None
         self._connections, self._listener = connections, listener
         if self._uploads is not None:
             self._uploads.start()
@@ -192,6 +197,8 @@ class HttpReceiver:
         return error_reply(failure, _answered_in(request))
 
     async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+        if self._is_operational_only and route not in _OPERATION:
+            raise HttpError(404, "no requests are accepted at this path")
         if self._cors.origins and is_preflight(request.method, request.headers):
             if route not in _SIGNALS:
                 raise HttpError(404, "no requests are accepted at this path")
