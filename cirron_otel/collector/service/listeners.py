@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HEALTH_CONNECTIONS = 48
-"""The maximum number of connections to `health.address`; they are part of `descriptors.RESERVED`."""
+"""The maximum number of connections to `health.address`, a part of `descriptors.RESERVED`."""
 
 
 class RefusalCounts:

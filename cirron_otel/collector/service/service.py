@@ -30,6 +30,7 @@ from .options import CollectorOptions
 from .options_tree import diff, secrets_of
 from .readiness import Readiness, Untranslated
 from .second_process import SILENCE_S, Translator
+from .systemd import ServiceManager
 
 if TYPE_CHECKING:
     from .logs import Logging
@@ -311,10 +312,14 @@ async def run(
     if not await _started(collector, end_requested):
         return 1 if collector.has_taken else 0
     announce(collector.addresses)
+    manager = ServiceManager()
+    manager.send("READY=1")
+    watching = asyncio.create_task(manager.watch())
     reloading = asyncio.create_task(Reloading(collector, read, logs).run(hung_up))
     await end_requested.wait()
     reloading.cancel()
     await asyncio.wait({reloading})
+    manager.send("STOPPING=1")
     logger.info("shutting down: accepted requests are stored first")
     try:
         if not await collector.stop():
@@ -323,6 +328,8 @@ async def run(
     except CirronOtelError as error:
         logger.error("%s", error)
         return 1
+    finally:
+        watching.cancel()
 
 
 async def _started(collector: CollectorService, end_requested: asyncio.Event) -> bool:
