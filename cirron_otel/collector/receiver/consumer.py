@@ -112,6 +112,8 @@ class Reason(Enum):
     """The token is missing or not accepted, or there are several: 401, UNAUTHENTICATED."""
     ENCODING = "encoding"
     """The compression is not supported: 415, UNIMPLEMENTED."""
+    MALFORMED = "malformed"
+    """The client violates the protocol below the body: 400, INTERNAL."""
 
 
 class RefusalError(Exception):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,6 +26,10 @@ handshake takes hundredths of a second."""
 _PAUSE_S = 0.1
 """The pause after an error of accept(2), for example if no file descriptor is free, seconds."""
 _LONGEST_SHOWN = 200
+
+_TLS_START: Final = b"\x16\x03"
+_HTTP2_START: Final = b"PRI * HTTP/2.0"
+_HTTP1_START: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|CONNECT) ")
 
 _LATE = Refused(NO_SIGNAL, "tls", "closed", "a TLS handshake took too long while others waited")
 
@@ -113,6 +118,17 @@ class Listener:
                 reason = getattr(error, "reason", None) or str(error) or "the client closed it"
                 message = f"a TLS handshake failed: {reason[:_LONGEST_SHOWN]}"
                 self._refused(Refused(NO_SIGNAL, "tls", "closed", message))
+
+
+def protocol_of(start: bytes) -> str:
+    """Describe the protocol whose first bytes are `start`, for messages."""
+    if start.startswith(_TLS_START):
+        return "a TLS handshake, and this port is not configured for TLS"
+    if start.startswith(_HTTP2_START):
+        return "HTTP/2: send gRPC to the address of receivers.grpc"
+    if _HTTP1_START.match(start):
+        return "an HTTP/1.1 request: send it to the address of receivers.http"
+    return "something else"
 
 
 async def _first_address(host: str) -> str:

@@ -34,14 +34,17 @@ correct, so the tables must have been changed."""
 class StateFile:
     """An SQLite file for one process, all threads of which may use it."""
 
-    def __init__(self, path: Path, schema: str, loss: str) -> None:
+    def __init__(
+        self, path: Path, schema: str, loss: str, on_loss: Callable[[], None] = lambda: None
+    ) -> None:
         """Open or create the file.
 
         `schema` must be idempotent; `loss` is the log's description of the lost data if the file is
         damaged. Whenever damage is detected, the file is renamed to `<name>.damaged`, reported, and
-        recreated. Raises TargetError if the file cannot be used.
+        recreated; `on_loss` is called before that, and must not use this object. Raises TargetError
+        if the file cannot be used.
         """
-        self.path = path
+        self.path, self._on_loss = path, on_loss
         self._schema, self._loss = schema, loss
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -109,6 +112,7 @@ class StateFile:
         """Rename the database and its log, because SQLite would replay the log into a new
         database.
         """
+        self._on_loss()
         self._release()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
         for suffix in DATABASE_SUFFIXES:

@@ -31,6 +31,7 @@ class BlobSender:
         storage: str | None,
         context: Any,
         headers_of: Callable[[str], TenantHeaders],
+        statement_s: float | None = None,
     ) -> None:
         """`storage` is the URL of the database whose rows receive the URIs of tensors.
 
@@ -40,7 +41,7 @@ class BlobSender:
 
         self._store, self._storage = open_store(url), storage
         self._headers_of = headers_of
-        self._rows = SnapshotRows(storage, context, headers_of)
+        self._rows = SnapshotRows(storage, context, headers_of, statement_s)
 
     def start(self, paths: SpoolPaths) -> BlobTarget:
         """Start the thread and return the delivery target. Raises TargetError."""

@@ -187,9 +187,8 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
     is_guarded = bool(auth.tokens) or auth.tokens_file is not None
     for name, receiver in (("grpc", options.receivers.grpc), ("http", options.receivers.http)):
         yield from _exposure(f"receivers.{name}", receiver, is_guarded)
-    if options.receivers.http.address is None and (
-        options.health.enabled or options.metrics.prometheus
-    ):
+    is_reachable = (options.receivers.http.address or options.health.address) is not None
+    if not is_reachable and (options.health.enabled or options.metrics.prometheus):
         yield "receivers.http is off: health and metrics are not available"
     if options.receivers.traceml.address is None and options.receivers.traceml.forward is not None:
         yield "receivers.traceml.forward is set, but receivers.traceml.address is off: no effect"

@@ -39,6 +39,8 @@ class Counting:
     def __init__(self, target: Any, registry: Registry, name: str) -> None:
         """`name` is the target's label in metrics; DATABASE for the storage."""
         self._target, self._registry, self._name = target, registry, name
+        self._since: dict[object, float] = {}
+        """The start of each request in progress, monotonic seconds."""
         # Create the counters now, so that a rate can be computed from the first increase.
         registry.add(m.DROPPED_BATCHES, 0, name, "refused")
         self._took(Records(), 0, 0)
@@ -57,8 +59,13 @@ class Counting:
         return partial(self._counted, send, batches)
 
     def _counted(self, send: Callable[[], Receipt], batches: Sequence[SealedBatch]) -> Receipt:
-        with self._failures(batches):
-            receipt = send()
+        request = object()
+        self._since[request] = time.monotonic()
+        try:
+            with self._failures(batches):
+                receipt = send()
+        finally:
+            del self._since[request]
         for batch in batches:
             self._took(records_of(batch.data), 1, len(batch.data))
         return receipt
@@ -76,6 +83,11 @@ class Counting:
             if isinstance(error, RefusedError) and len(batches) == 1:
                 self._registry.add(m.DROPPED_BATCHES, 1, self._name, "refused")
             raise
+
+    def unanswered_s(self) -> float:
+        """Return how long the oldest request has been in progress, seconds; from any thread."""
+        since = min(list(self._since.values()), default=None)
+        return 0.0 if since is None else time.monotonic() - since
 
     def _took(self, records: Records, batches: int, size: int) -> None:
         if self._name == DATABASE:

@@ -35,7 +35,7 @@ from ...core.targets.otlp.pusher import Pusher
 from ...core.translator.own.encode import Options
 from ...errors import TargetError
 from ..receiver.headers import FIELD_VALUE
-from ..receiver.tenancy import TenantHeaders, tenant_of
+from ..receiver.tenancy import HELD, TenantHeaders, UnknownTenantError, tenant_of
 
 _MOST_PUSHERS = 32
 """The maximum number of open connections, one for each recently used set of headers."""
@@ -74,6 +74,8 @@ class _Lanes:
         """Return the lane of a batch: its forwarded headers as JSON text."""
         try:
             return json.dumps(self.named(self.headers_of(name))) if self.names else ""
+        except UnknownTenantError:
+            return HELD
         except TargetError:  # reported when the batch is sent
             return ""
 

@@ -31,6 +31,7 @@ from .metrics import Registry
 from .options import CollectorOptions
 from .readiness import Readiness
 from .receiver_options import ServerTlsOptions
+from .values import ListenAddress
 
 if TYPE_CHECKING:
     from ...core.spool.paths import SpoolPaths
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+_HEALTH_CONNECTIONS = 48
+"""The maximum number of connections to `health.address`, a part of `descriptors.RESERVED`."""
 
 
 class RefusalCounts:
@@ -144,6 +148,8 @@ class Listeners:
             await self._add("grpc", self._grpc(connections.grpc))
         if receivers.http.address is not None:
             await self._add("http", self._http(connections.http, unready))
+        if self._options.health.address is not None:
+            await self._add("health", self._health(self._options.health.address, unready))
         for result in ("sent", "dropped"):
             self._registry.add(m.FORWARDED_FRAMES, 0, result)
         if receivers.traceml.address is not None:
@@ -227,7 +233,7 @@ class Listeners:
     def _http(self, connections: int, unready: Callable[[], str]) -> Any:
         from ..receiver.http.bodies import HttpLimits  # noqa: PLC0415 - imports aiohttp
         from ..receiver.http.cors import Cors  # noqa: PLC0415
-        from ..receiver.http.server import HttpReceiver, OperationEndpoints  # noqa: PLC0415
+        from ..receiver.http.server import HttpReceiver  # noqa: PLC0415
 
         section, address = self._options.receivers.http, self._options.receivers.http.address
         assert address is not None  # noqa: S101 - start() checks it
@@ -245,11 +251,7 @@ class Listeners:
                 upload_bytes=options.limits.upload_bytes,
                 unfinished_bytes=options.spool.max_bytes // 2,
             ),
-            health=OperationEndpoints(
-                live=_alive if options.health.enabled else _disabled,
-                ready=unready if options.health.enabled else _disabled,
-                metrics=self._registry.render if options.metrics.prometheus else None,
-            ),
+            health=self._endpoints(unready),
             passed_headers=options.receivers.headers.pass_,
             refused=RefusalCounts(self._registry, "http"),
             cors=Cors(
@@ -257,6 +259,32 @@ class Listeners:
             ),
             blobs=DirectoryBlobs(self._paths.snapshots),
             staging=intake_directory(self._paths.state) / PARTS,
+        )
+
+    def _health(self, address: ListenAddress, unready: Callable[[], str]) -> Any:
+        from ..receiver.http.bodies import HttpLimits  # noqa: PLC0415 - imports aiohttp
+        from ..receiver.http.server import HttpReceiver  # noqa: PLC0415
+
+        return HttpReceiver(
+            self._counted("http"),
+            host=address.host,
+            port=address.port,
+            auth=self._gate,
+            limits=HttpLimits(connections=_HEALTH_CONNECTIONS),
+            health=self._endpoints(unready),
+            refused=RefusalCounts(self._registry, "http"),
+            setting="health.address",
+            is_operational_only=True,
+        )
+
+    def _endpoints(self, unready: Callable[[], str]) -> Any:
+        from ..receiver.http.server import OperationEndpoints  # noqa: PLC0415
+
+        options = self._options
+        return OperationEndpoints(
+            live=_alive if options.health.enabled else _disabled,
+            ready=unready if options.health.enabled else _disabled,
+            metrics=self._registry.render if options.metrics.prometheus else None,
         )
 
     def _traceml_receiver(self, connections: int) -> TracemlReceiver:

@@ -17,10 +17,12 @@ from ...core.config.parsing import BOOLEAN, SIZE, TEXT, integer, number, number_
 from .exporter_options import SECONDS, CirronExporter, MetricsPushOptions, OtlpExporter, Section
 from .receiver_options import ReceiverOptions
 from .values import (
+    ADDRESS,
     BLOBS,
     DATABASE,
     FOLDER,
     MOMENT,
+    ListenAddress,
     SecretUrl,
     between,
 )
@@ -139,6 +141,15 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
             is_secret=True,
         ),
     ] = None
+    timeout_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "the longest time for a statement on PostgreSQL: the connection is then closed, and the"
+            " batches are sent again over a new one",
+            "s",
+        ),
+    ] = 60.0
     retention_days: RetentionDays = None
     retention_share: RetentionShare = 0.5
     retention_confirmed: RetentionConfirmed = None
@@ -187,9 +198,17 @@ class ParquetOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class HealthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The health endpoints on the HTTP receiver."""
+    """The health endpoints."""
 
     enabled: Annotated[bool, Key(BOOLEAN, "answer `/health` and `/ready`")] = True
+    address: Annotated[
+        ListenAddress | None,
+        Key(
+            ADDRESS,
+            "an address for `/health`, `/ready` and `/metrics` without TLS, in addition to that of"
+            " the HTTP receiver; `off`: none",
+        ),
+    ] = None
 
 
 class MetricsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

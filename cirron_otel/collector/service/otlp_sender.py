@@ -106,7 +106,8 @@ class OtlpSender(BatchSender):
         )
 
     def _target(self, *about: Any) -> Any:
-        return Counting(self._make(*about), self._registry, self.name)
+        self._counting = Counting(self._make(*about), self._registry, self.name)
+        return self._counting
 
     def _run(self) -> None:
         while not self._stop.is_set():

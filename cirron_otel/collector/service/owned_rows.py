@@ -45,12 +45,16 @@ class OwnedRows(StorageTarget):
     """Stores each batch under the owner that sent it."""
 
     def __init__(
-        self, url: str, context: OwnerContext, headers_of: Callable[[str], TenantHeaders]
+        self,
+        url: str,
+        context: OwnerContext,
+        headers_of: Callable[[str], TenantHeaders],
+        statement_s: float | None = None,
     ) -> None:
-        """`headers_of` returns the headers of a batch by its name. Raises the errors of
-        StorageTarget.
+        """`headers_of` returns the headers of a batch by its name; `statement_s` as for
+        StorageTarget. Raises the errors of StorageTarget.
         """
-        super().__init__(url, context)
+        super().__init__(url, context, statement_s=statement_s)
         self.context = context
         """The ownership of rows without headers and attributes; it may be replaced at any time."""
         self._headers_of = headers_of
@@ -81,12 +85,13 @@ class SnapshotRows:
         url: str | None,
         context: OwnerContext,
         headers_of: Callable[[str], TenantHeaders],
+        statement_s: float | None = None,
     ) -> None:
         """Store the arguments; the first use connects.
 
         `headers_of` returns the headers of a batch by its name.
         """
-        self._target = None if url is None else StorageTarget(url)
+        self._target = None if url is None else StorageTarget(url, statement_s=statement_s)
         self._headers_of = headers_of
         self.context = context
         """The ownership of records that specify none; it may be replaced at any time."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core.columns.extra import require
 from ...core.spool.paths import SpoolPaths
 from ...core.targets.sql.ownership import OwnerContext
 from . import metrics as m
+from .held_batches import HoldingTarget
 from .metrics import Registry
 from .target_sender import TargetSender
 
 if TYPE_CHECKING:
     from ...core.columns.target import ColumnsTarget
+    from ..receiver.tenancy import TenantStore
     from .options import CollectorOptions, ParquetOptions
 
 
@@ -108,9 +110,14 @@ class ParquetSender(TargetSender):
 
 
 def parquet_starter(
-    options: CollectorOptions, owner_of: Callable[[str], OwnerContext], registry: Registry
+    options: CollectorOptions,
+    owner_of: Callable[[str], OwnerContext],
+    registry: Registry,
+    owners: TenantStore,
 ) -> Callable[[SpoolPaths], ParquetSender]:
     """Return the function that starts the sender; `owner_of` takes the name of a batch.
+
+    `owners` determines the batches that are held.
 
     Raises UsageError and MissingExtraError.
     """
@@ -118,7 +125,9 @@ def parquet_starter(
     from ...core.columns.target import ColumnsTarget  # noqa: PLC0415 - imports pyarrow
 
     parquet, max_bytes = options.parquet, options.spool.max_bytes
-    target = ColumnsTarget(tables_place(parquet), parquet.roll_bytes, owner_of)
+    target: Any = HoldingTarget(
+        ColumnsTarget(tables_place(parquet), parquet.roll_bytes, owner_of), owners
+    )
     return lambda paths: ParquetSender(paths, target, parquet, registry, max_bytes)
 
 

@@ -26,7 +26,16 @@ logger = logging.getLogger(__name__)
 _RESTART_S = (0.2, 1.0, 5.0)
 _START_S = 90.0
 _GRACE_S = 2.0
+SILENCE_S = 60.0
+"""A process that has sent no message for this long is restarted, seconds. An idle process sends one
+each second."""
+_SECOND_LOOK_S = 5.0
+"""How long to wait for a message after that, seconds: this process may itself have been stopped."""
 _LINE_BYTES = 1 << 20
+
+
+class _SilentError(Exception):
+    """The process runs, but sends no messages."""
 
 
 class Translator:
@@ -37,9 +46,14 @@ class Translator:
         options: CollectorOptions,
         registry: Registry,
         reached: Callable[[Position], None] = lambda _: None,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        """`reached` is called with each new position of the translation."""
+        """`reached` is called with each new position of the translation.
+
+        A process that sends no message for `silence_s` seconds is killed and restarted.
+        """
         self._options, self._registry, self._reached = options, registry, reached
+        self._silence_s = silence_s
         self._process: asyncio.subprocess.Process | None = None
         self._until: Position | None = None
         self._is_urgent = False
@@ -123,16 +137,19 @@ class Translator:
             self._is_told = True
 
     async def _keep(self) -> None:
-        """Run the process, and restart it when it dies, until `finish` has been sent to it.
+        """Run the process, and restart it when it dies, until it has received `finish`.
 
-        If it dies before any process has been ready, it is not restarted.
+        A process that was killed is always restarted. One that exits is not restarted if none has
+        been ready before, because the next one would exit for the same reason.
         """
         while True:
             self._is_told = False
             reason = await self._attempt()
             self.is_working = False
             self._registry.end("translation")
-            if self._is_told or not self._ready.is_set():
+            if not self._was_killed() and (self._is_told or not self._ready.is_set()):
+                return
+            if self._finish_by is not None and time.monotonic() >= self._finish_by:
                 return
             self._deaths += 1
             logger.warning("%s: it is restarted", reason, extra={"cause": reason})
@@ -140,10 +157,17 @@ class Translator:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_hurried.wait(), wait)
 
+    def _was_killed(self) -> bool:
+        process = self._process
+        return process is not None and (process.returncode or 0) < 0
+
     async def _attempt(self) -> str:
         """Run a process until it ends, and return why it ended."""
+        self._process = None
         try:
             await self._run()
+        except _SilentError:
+            return f"the translation has not answered for {self._silence_s:g} s"
         except OSError as error:
             # uvloop reports the lack of file descriptors as error number -1.
             why = "too few descriptors" if error.errno == -1 else error.strerror or error
@@ -173,6 +197,13 @@ class Translator:
             self._say_finish()
             await self._listen(process.stdout)
             await process.wait()
+        except _SilentError:
+            process.kill()
+            # A process that waits for a broken disk cannot even be killed. The next one then waits
+            # for its lock.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _GRACE_S)
+            raise
         finally:
             if process.returncode is None:
                 process.kill()
@@ -180,10 +211,12 @@ class Translator:
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         """Receive the process's messages, and skip anything else that a library writes to the
         stream.
+
+        Raises _SilentError if no message arrives for too long.
         """
         while True:
             try:
-                line = await stream.readline()
+                line = await self._line(stream)
                 if not line:
                     return
                 message = json.loads(line)
@@ -195,6 +228,18 @@ class Translator:
                 )
             else:
                 self._heard(message)
+
+    async def _line(self, stream: asyncio.StreamReader) -> bytes:
+        """Return the next line. Raises _SilentError if none arrives for too long."""
+        # The start includes waiting for a predecessor, and the end has its own deadline.
+        is_limited = self.is_working and self._finish_by is None
+        for limit_s in (self._silence_s, _SECOND_LOOK_S) if is_limited else ():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(limit_s, self._silence_s)):
+                    return await stream.readline()
+        if is_limited and self._finish_by is None:
+            raise _SilentError
+        return await stream.readline()
 
     def _heard(self, message: dict[str, Any]) -> None:
         if message.get("ready"):

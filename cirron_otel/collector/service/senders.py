@@ -6,6 +6,7 @@ The targets are the database, the blob store, the columnar tables and the export
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from ..receiver.tenancy import TenantStore
 from . import metrics as m
 from .delivery_counters import DATABASE
 from .exporter_options import CirronExporter, OtlpExporter
+from .held_batches import HoldingTarget
 from .metrics import Registry
 from .options_tree import leaves
 from .otlp_sender import OtlpSender
@@ -35,8 +37,13 @@ if TYPE_CHECKING:
     from .options import CollectorOptions, ContextOptions
     from .owned_rows import OwnedRows
 
+logger = logging.getLogger(__name__)
+
 _END_S = 2.0
 """How long a changed exporter may take to complete its current request, seconds."""
+
+_SILENT_S = 30.0
+"""A target that has not answered a request for this long is logged, seconds."""
 
 _GRACE_S = 1.0
 """How long the last attempt of a sender may take to abort its current request, seconds."""
@@ -66,20 +73,23 @@ class Senders:
         if url is not None:
             from .owned_rows import OwnedRows  # noqa: PLC0415 - only if it is used
 
-            self._rows = OwnedRows(url, storage_context(options.storage.context), owners.of)
+            context = storage_context(options.storage.context)
+            self._rows = OwnedRows(url, context, owners.of, options.storage.timeout_s)
         self._blobs: BlobSender | None = None
         if options.blobs.url is not None:
             from .blob_sender import BlobSender  # noqa: PLC0415 - only if it is used
 
             context = storage_context(options.storage.context)
-            self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
+            self._blobs = BlobSender(
+                options.blobs.url, url, context, owners.of, options.storage.timeout_s
+            )
         self._max_bytes = options.spool.max_bytes
         self._context = storage_context(options.storage.context)
         self._parquet: Callable[[SpoolPaths], TargetSender] | None = None
         if options.parquet.url is not None:
             from .parquet_sender import parquet_starter  # noqa: PLC0415 - only if it is used
 
-            self._parquet = parquet_starter(options, self._owner_of, registry)
+            self._parquet = parquet_starter(options, self._owner_of, registry, owners)
         self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
         """The exporters that the next `begin` starts."""
@@ -106,7 +116,8 @@ class Senders:
         return context_of(self._owners.of(name), self._context)
 
     def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> TargetSender:
-        return TargetSender(paths, target, self._registry, name, self._max_bytes)
+        held: Any = HoldingTarget(target, self._owners)
+        return TargetSender(paths, held, self._registry, name, self._max_bytes)
 
     def begin(self) -> None:
         """Start the exporters that are ready."""
@@ -180,8 +191,20 @@ class Senders:
             left[m.BLOBS] += self._blobs.undelivered()
         return {name: number for name, number in left.items() if number}
 
+    def _log_silent(self) -> None:
+        """Log each target that has not answered a request for `_SILENT_S` seconds."""
+        for sender in self._all():
+            if (seconds := sender.unanswered_s()) >= _SILENT_S:
+                logger.warning(
+                    "%s has not answered for %d s: its batches wait",
+                    sender.name,
+                    seconds,
+                    extra={"cause": f"silent {sender.name}"},
+                )
+
     def measure(self) -> None:
-        """Update the metrics that are measured rather than counted."""
+        """Update the metrics that are measured rather than counted, and log silent targets."""
+        self._log_silent()
         self._measured, before = set(), self._measured
         waiting: Counter[str] = Counter()
         longest: dict[str, float] = {}
@@ -244,7 +267,13 @@ def _starter(
         return lambda paths: OtlpSender(paths, exporter, config, owners.of, registry, max_bytes)
     make = partial(_cirron, exporter, path, owners)
     make()  # raises configuration errors now
-    return lambda paths: TargetSender(paths, make(), registry, name_of(exporter), max_bytes)
+    name = name_of(exporter)
+
+    def start(paths: SpoolPaths) -> TargetSender:
+        held: Any = HoldingTarget(make(), owners)
+        return TargetSender(paths, held, registry, name, max_bytes)
+
+    return start
 
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:

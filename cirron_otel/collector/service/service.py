@@ -29,7 +29,8 @@ from .metrics import Registry
 from .options import CollectorOptions
 from .options_tree import diff, secrets_of
 from .readiness import Readiness, Untranslated
-from .second_process import Translator
+from .second_process import SILENCE_S, Translator
+from .systemd import ServiceManager
 
 if TYPE_CHECKING:
     from .logs import Logging
@@ -113,8 +114,9 @@ CPU to other processes."""
 class CollectorService:
     """One collector: call `start`, then `apply` on each reload, then `stop`."""
 
-    def __init__(self, options: CollectorOptions) -> None:
-        self._options = options
+    def __init__(self, options: CollectorOptions, silence_s: float = SILENCE_S) -> None:
+        """For `silence_s` see Translator."""
+        self._options, self._silence_s = options, silence_s
         self.registry = Registry()
         self._paths = target_spool(options.spool.directory)
         self._is_ending = False
@@ -137,7 +139,9 @@ class CollectorService:
         make_state(self._paths.state)
         directory = intake_directory(self._paths.state)
         self._journal = IntakeJournal(directory, max_bytes=options.limits.journal_bytes)
-        self._translator = Translator(options, self.registry, self._untranslated.reach)
+        self._translator = Translator(
+            options, self.registry, self._untranslated.reach, self._silence_s
+        )
         self._translator.on_damage = self._journal.roll
         self._readiness = Readiness(
             self._journal, options.limits.journal_bytes, lambda: self._translator.is_working
@@ -308,10 +312,14 @@ async def run(
     if not await _started(collector, end_requested):
         return 1 if collector.has_taken else 0
     announce(collector.addresses)
+    manager = ServiceManager()
+    manager.send("READY=1")
+    watching = asyncio.create_task(manager.watch())
     reloading = asyncio.create_task(Reloading(collector, read, logs).run(hung_up))
     await end_requested.wait()
     reloading.cancel()
     await asyncio.wait({reloading})
+    manager.send("STOPPING=1")
     logger.info("shutting down: accepted requests are stored first")
     try:
         if not await collector.stop():
@@ -320,6 +328,8 @@ async def run(
     except CirronOtelError as error:
         logger.error("%s", error)
         return 1
+    finally:
+        watching.cancel()
 
 
 async def _started(collector: CollectorService, end_requested: asyncio.Event) -> bool:

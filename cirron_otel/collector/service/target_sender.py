@@ -179,6 +179,12 @@ class BatchSender:
         self._letters = counted_letters(paths, target, max_bytes, registry, name or BLOBS)
         self._unsent = UnsentBatches(paths, target[0])
         self._at_work: Delivery | Follower | None = None
+        self._counting: Counting | None = None
+        """The target, if its batches are counted."""
+
+    def unanswered_s(self) -> float:
+        """Return how long the target has not answered a request, seconds; 0 if none is open."""
+        return 0.0 if self._counting is None else self._counting.unanswered_s()
 
     def undelivered(self) -> int:
         """Return the number of batches in the spool that the target has not received yet."""
@@ -214,7 +220,9 @@ class TargetSender(BatchSender):
         """
         super().__init__(paths, (target.key, target.shown), registry, name, max_bytes)
         no_owner: Any = SimpleNamespace(prefix=NONE)
-        counted: Any = Counting(target, registry, name) if name else target
+        if name:
+            self._counting = Counting(target, registry, name)
+        counted: Any = self._counting or target
         count = rejected_counter(registry, name or BLOBS)
         self._at_work = self._delivery = Delivery(
             paths,

@@ -10,7 +10,8 @@ It receives on its standard input the options, pickled, followed by lines of JSO
 The end of the input means that the receiving process is gone; this process then ends after its
 current step. It reports its position, its idleness and its counts as lines of JSON on its standard
 output. `{"idle": [segment, offset]}` means that all frames before that position are in the spool;
-the value is null if `until` is not known yet.
+the value is null if `until` is not known yet. `{"alive": true}` is sent during a long step, because
+the receiving process restarts a process that is silent.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
 _DAMAGED_SHARE = 8
 """Copies of damaged files may take 1/8 of the limit of the journal."""
+_SIGN_S = 1.0
+"""The shortest interval between signs of life during a long step, seconds."""
 _DISTRUST_S = 60.0
 """Seconds until the clock is checked again after it could not be trusted."""
 
@@ -95,7 +98,7 @@ class Worker:
         )
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
-        self._owners = TenantStore(self._paths.state / FILE_NAME)
+        self._owners = TenantStore(self._paths.state / FILE_NAME, self._present)
         self._translation = Translation(
             directory,
             self._writer,
@@ -110,7 +113,7 @@ class Worker:
         self._until: Position | None = None
         self._is_urgent = False
         self._finish_by: float | None = None
-        self._forget_at = 0.0
+        self._forget_at = self._sign_at = 0.0
         self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
         self._retention = Retention()
         self._upkeep = TableUpkeep(options)
@@ -239,10 +242,23 @@ class Worker:
             )
 
     def _is_wanted(self, name: str) -> bool:
+        # A full spool may have a million batches, each of which is asked for.
+        if (now := time.monotonic()) >= self._sign_at:
+            self._sign_at = now + _SIGN_S
+            say({"alive": True})
         return self._senders.lack(name)
 
     def _file_of(self, name: str, key: BlobKey) -> BlobKey:
-        return tenant_key(key, tenant_of(self._owners.of(name)))
+        # A batch of an unknown tenant keeps its files.
+        return (
+            key if self._owners.is_held(name) else tenant_key(key, tenant_of(self._owners.of(name)))
+        )
+
+    def _present(self) -> list[str]:
+        """Return the batches in the spool, and those that are dead letters."""
+        with contextlib.suppress(FileNotFoundError, InputError):
+            return [*batch_names(self._paths.spool), *dead_letter_names(self._paths)]
+        return []
 
     def _done(self, done: Done) -> None:
         self._senders.stored(done.names)
@@ -267,9 +283,8 @@ class Worker:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            with contextlib.suppress(FileNotFoundError, InputError):
-                dead_letters = dead_letter_names(self._paths)
-                self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
+            if present := self._present():
+                self._owners.retain(present)
             is_trusted = self._clock.is_trusted()
             self._upkeep.start(self._options.parquet, is_clock_trusted=is_trusted)
             if is_trusted:

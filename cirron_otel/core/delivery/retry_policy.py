@@ -91,7 +91,7 @@ class RetryGate:
 _NO_ANSWER = re.compile(
     r"no answer|no TLS connection|50[234]\b.*|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|"
 )
-_RATE_LIMIT = re.compile(r"429\b.*|RESOURCE_EXHAUSTED")
+_RATE_LIMIT = re.compile(r"429\b.*|RESOURCE_EXHAUSTED|held")
 _UNAUTHORIZED = re.compile(r"40[137]\b.*|UNAUTHENTICATED|PERMISSION_DENIED")
 _FINAL = re.compile(
     r"(?!408|425)[234]\d\d\b.*|NOT_FOUND|UNIMPLEMENTED|FAILED_PRECONDITION|OUT_OF_RANGE|ALREADY_EXISTS"
@@ -104,7 +104,7 @@ class FailureKind(Enum):
     NO_ANSWER = auto()
     """The target or the network is at fault."""
     RATE_LIMIT = auto()
-    """The lane has exceeded a limit for now; the batch is not at fault."""
+    """The lane has exceeded a limit for now, or is held; the batch is not at fault."""
     UNAUTHORIZED = auto()
     """The credentials of the lane, or of the target, are at fault."""
     FINAL = auto()

@@ -67,14 +67,21 @@ _LEVELS = ("debug", "info", "warning", "error")
     type=click.Choice(_LEVELS),
     help="The lowest level that is logged; default: info.",
 )
-@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+@click.option(
+    "--check",
+    is_flag=False,
+    flag_value="online",
+    metavar="[=offline]",
+    type=click.Choice(("online", "offline")),
+    help="Check the configuration and exit: try its directories and targets, unless `offline`.",
+)
 @click.option(
     "--print-config", is_flag=True, help="Print the configuration without secrets and exit."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
 def collector(
     file: str | None,
-    check: bool,
+    check: str | None,
     print_config: bool,
     as_json: bool,
     **flags: str | None,
@@ -97,7 +104,9 @@ def collector(
     if print_config:
         return _print(loaded, as_json)
     require()
-    if check:
+    if check is not None:
+        if check == "online":
+            _try(loaded)
         return _check(loaded, file, as_json)
     return _serve(loaded, as_json, lambda: load_options(file, overrides))
 
@@ -152,6 +161,17 @@ def _print(loaded: Loaded, as_json: bool) -> int:
 
         output.result(yaml.safe_dump(tree, sort_keys=False).rstrip())
     return 0
+
+
+def _try(loaded: Loaded) -> None:
+    """Try all directories and targets. Reports each that cannot be used; raises the last error."""
+    from ...collector.service.target_checks import try_targets
+
+    if errors := try_targets(loaded.options):
+        *others, last = errors
+        for error in others:
+            output.error(str(error))
+        raise last
 
 
 def _check(loaded: Loaded, file: str | None, as_json: bool) -> int:

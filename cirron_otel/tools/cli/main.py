@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; an error is reported as one line on stderr."""
     output.prepare()
     try:
-        with signals.terminating_like_interrupt():
+        with signals.terminating(arguments):
             code = _invoke(arguments)
             output.flush()
             return code

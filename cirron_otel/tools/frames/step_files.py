@@ -8,7 +8,7 @@ import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...core.analysis.run_selection import select_runs
 from ...core.columns.extra import require
@@ -20,11 +20,14 @@ from ..convert.formats import SPOOL, PathSpec
 from ..convert.messages import SizeLimits
 from ..convert.report import Report
 from ..convert.targets import TargetWriter, open_spool, open_stream
+from ..present.formatting import printable
 from .content import RecordingContent
 
 if TYPE_CHECKING:
     from ...core.run.step_table import StepTable
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The beginnings of formulas, also in their full-width forms."""
 _BOOLS = {True: "true", False: "false"}
 
 
@@ -87,14 +90,35 @@ def _copy(path: Path, place: PathSpec) -> None:
 
 
 def write_csv(stream: BinaryIO, steps: StepTable) -> None:
-    """Write steps as CSV in UTF-8, with a line of column names. A missing value is empty."""
+    """Write steps as CSV in UTF-8, with a line of column names. A missing value is empty.
+
+    Texts are changed if a spreadsheet or a terminal might execute them (`_harmless`).
+    """
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column.name for column in steps.columns)
+    writer.writerow(_harmless(column.name) for column in steps.columns)
     for row in steps.rows():
-        writer.writerow(_BOOLS[value] if type(value) is bool else value for value in row)
+        writer.writerow(_cell(value) for value in row)
     text.flush()
     text.detach()
+
+
+def _cell(value: Any) -> Any:
+    if type(value) is bool:
+        return _BOOLS[value]
+    return _harmless(value) if isinstance(value, str) else value
+
+
+def _harmless(text: str) -> str:
+    """Return a text that neither a spreadsheet nor a terminal executes.
+
+    Any client of a collector chooses names and values of marks. A spreadsheet evaluates a cell that
+    begins like a formula even if it is quoted, so an apostrophe precedes it (OWASP, "CSV
+    Injection"). Control characters except line feeds and tabs are escaped.
+    """
+    if not text.isprintable():
+        text = "".join(each if each in "\n\t" else printable(each) for each in text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def write_parquet(stream: BinaryIO, steps: StepTable) -> None:

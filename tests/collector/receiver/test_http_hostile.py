@@ -274,22 +274,6 @@ def test_body_occupies_its_decompressed_size_until_answered() -> None:
         until(lambda: not server.intake.in_flight)
 
 
-def test_connections_are_bounded() -> None:
-    with serving(limits=HttpLimits(connections=3)) as server:
-        held = [server.socket() for _ in range(3)]
-        for connection in held:
-            connection.sendall(OK)
-            assert statuses(connection.recv(4096)) == [200]
-        refused = server.raw(OK)
-        assert statuses(refused) in ([503], []), "a reset may overtake the answer"
-        held.pop().close()
-        until(lambda: statuses(server.raw(LAST)) == [200])
-        for connection in held:
-            connection.sendall(LAST)
-            assert statuses(read_all(connection)) == [200]
-            connection.close()
-
-
 def test_a_client_that_waits_for_100_continue(server: Served) -> None:
     server.intake.requests.clear()
     with server.socket() as connection:

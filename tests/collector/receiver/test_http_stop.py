@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from cirron_otel.collector.receiver.http.server import HttpReceiver
-from cirron_otel.errors import UsageError
+from cirron_otel.errors import TargetError
 
 from .fake_intake import FakeIntake
 from .http_serving import (
@@ -69,14 +69,14 @@ def test_stop_cuts_off_requests_that_exceed_the_grace_period(
 def test_an_address_that_is_taken() -> None:
     with serving() as server:
         second = HttpReceiver(FakeIntake(), host="127.0.0.1", port=server.port)
-        with pytest.raises(UsageError, match=rf"cannot listen on 127.0.0.1:{server.port}: "):
+        with pytest.raises(TargetError, match=rf"cannot listen on 127.0.0.1:{server.port}: "):
             server.do(second.start())
         server.do(second.stop(1))
 
 
 def test_invalid_host_is_refused() -> None:
     receiver = HttpReceiver(FakeIntake(), host="256.0.0.1", port=0)
-    with pytest.raises(UsageError, match=r"cannot listen on 256\.0\.0\.1:0: "):
+    with pytest.raises(TargetError, match=r"cannot listen on 256\.0\.0\.1:0: "):
         asyncio.run(receiver.start())
 
 
@@ -113,7 +113,7 @@ def test_ipv6() -> None:
         receiver = HttpReceiver(FakeIntake(), host="::1", port=0)
         try:
             host, port = await receiver.start()
-        except UsageError:
+        except TargetError:
             pytest.skip("no IPv6 on loopback")
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))

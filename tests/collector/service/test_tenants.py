@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from cirron_otel.collector.receiver.tenancy import FILE_NAME, TenantStore
+from cirron_otel.collector.receiver.tenancy import (
+    FILE_NAME,
+    HELD_NAME,
+    TenantStore,
+    UnknownTenantError,
+)
 from cirron_otel.core.targets.sql.storage import Storage
 from tests.kit.backends.process import free_endpoints
+from tests.kit.servers.away import until
+from tests.kit.servers.cirron_server import CirronServer
 from tests.kit.servers.otlp_sink import otlp_sink
 from tests.kit.servers.serving import Serving, serving
 
@@ -154,3 +162,100 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     assert path.with_name(FILE_NAME + ".damaged").read_bytes().startswith(b"no database")
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT COUNT(*) FROM whose").fetchone() == (1,)
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(b"no database" * 100)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("lose", [damage, remove])
+def test_batches_of_unknown_tenants_are_held_until_an_operator_releases_them(
+    lose: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """By every kind of target. Batches that arrive afterwards are delivered."""
+    sink_at, endpoint = free_endpoints(2)
+    url = f"sqlite:///{tmp_path / 'rows.db'}"
+    names = "[x-scope-orgid]"
+    config = configuration(
+        tmp_path,
+        f"{{type: otlp, endpoint: 'http://{sink_at}', tenant: nobody, headers_from: {names}}}",
+        f"{{type: cirron, endpoint: 'http://{endpoint}', api_key: k, headers_from: {names}}}",
+    )
+    targets = "--config", config, "--storage", url, "--parquet", str(tmp_path / "tables")
+    with serving(tmp_path / "data") as here:
+        send_as(here, "a", "one")
+        assert here.end() == 0
+    state = tmp_path / "data" / "state"
+    for each in state.glob(f"{FILE_NAME}-*"):
+        each.unlink()
+    lose(state / FILE_NAME)
+    platform = CirronServer()
+    port = int(endpoint.rpartition(":")[2])
+    with otlp_sink(sink_at) as sink, platform.running(port):
+        with serving(tmp_path / "data", *targets) as here:
+            send_as(here, "b", "two")
+            until(lambda: len(sink.metadata) == 1 and len(platform.accepted) == 1)
+            assert here.end() == 7
+            log = here.log.read_text()
+        assert "their tenants are not known" in log
+        assert "is not sent, because its tenant is not known" in log
+        assert sink.metadata[0][0]["x-scope-orgid"] == "b"
+        assert owned_rows(url) == {("b", "two")}
+        held = state / HELD_NAME
+        assert len(held.read_text().splitlines()) == 1
+        with serving(tmp_path / "data", *targets) as here:  # they stay held
+            assert here.end() == 7
+        held.unlink()
+        with serving(tmp_path / "data", *targets) as here:
+            until(lambda: len(sink.metadata) == 2 and len(platform.accepted) == 2)
+            assert here.end() == 0
+    assert sink.metadata[1][0]["x-scope-orgid"] == "nobody"
+    assert owned_rows(url) == {("b", "two"), ("default", "one")}
+
+
+def send_as(here: Serving, tenant: str, name: str) -> None:
+    headers = {"Content-Type": "application/x-protobuf", "X-Scope-OrgID": tenant}
+    sent = urllib.request.Request(f"{here.http}/v1/traces", request(name), headers)
+    with urllib.request.urlopen(sent, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def owned_rows(url: str) -> set[tuple[str, str]]:
+    with Storage.open(url, create=False) as storage:
+        rows = storage.database.rows('SELECT "workspaceId", "name" FROM "TraceSpan"')
+    return {(str(owner), str(name)) for owner, name in rows}
+
+
+def test_loss_of_the_file_holds_the_present_batches_only(tmp_path: Path) -> None:
+    path, mine = tmp_path / FILE_NAME, (("x-scope-orgid", "a"),)
+    present = ["1.json", "2.json"]
+
+    def opened() -> TenantStore:
+        return TenantStore(path, lambda: present)
+
+    owners = opened()
+    owners.close()
+    path.unlink()
+    owners = opened()  # no batch has had a tenant: nothing is lost
+    assert owners.of("1.json") == ()
+    assert owners.claim("2.json", mine, is_there=False)
+    owners.close()
+    damage(path)
+    owners = opened()
+    for name in present:
+        with pytest.raises(UnknownTenantError, match="stop the collector"):
+            owners.of(name)
+        assert not owners.claim(name, mine, is_there=True)
+    assert owners.claim("3.json", mine, is_there=False)
+    owners.close()
+    owners = opened()
+    assert owners.of("3.json") == mine
+    owners.retain(["2.json", "3.json"])
+    assert [owners.is_held(name) for name in present] == [False, True]
+    owners.retain(["3.json"])
+    assert not (tmp_path / HELD_NAME).exists()
+    owners.close()

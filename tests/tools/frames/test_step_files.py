@@ -81,6 +81,30 @@ def test_csv_of_unusual_names_and_values(tmp_path: Path) -> None:
             "mark_ü": "-0.0"}.items() <= dict(zip(names, values, strict=True)).items()  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((f"{first}1", f"'{first}1") for first in "=+-@\t\n\uff1d\uff0b\uff0d\uff20"),
+        ('=HYPERLINK("http://x")\x1b[31m', '\'=HYPERLINK("http://x")\\x1b[31m'),
+        ("\r=1", "\\r=1"),
+        ("a\x00\x7f\x9b\u202eb", "a\\x00\\x7f\\x9b\\u202eb"),
+        ("a=1\n\tb", "a=1\n\tb"),
+    ],
+)
+def test_csv_contains_no_formulas_and_no_control_characters(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    """Numbers are unchanged."""
+    marks = [mark(1, 1, name="note", value=text), mark(2, 1, name="loss", value=-1.5)]
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "1.json").write_bytes(encoded(made(1, spans=[span(1)], marks=marks)))
+    convert(ConvertRequest(str(tmp_path), f"{tmp_path}/steps.csv"))
+    with (tmp_path / "steps.csv").open(encoding="utf-8", newline="") as file:
+        names, values = csv.reader(file)
+    row = dict(zip(names, values, strict=True))
+    assert (row["mark_note"], row["mark_loss"]) == (expected, "-1.5")
+
+
 @pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"postgresql", "tar", "tempo"}))
 @pytest.mark.parametrize("target", sorted(places.FIGURES.values()))
 def test_every_source(name: str, target: str, tmp_path: Path) -> None:

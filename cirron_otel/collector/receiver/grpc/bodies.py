@@ -18,6 +18,7 @@ from ....errors import InputError
 from ..consumer import Consumer, Reason, RefusalError
 from ..inflating import finished, inflater, too_large
 from ..snappy import STREAM
+from .http2_headers import MALFORMED
 from .turns import CallTurns
 
 _STARTS = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "snappy": STREAM, "deflate": b"\x78"}
@@ -87,6 +88,10 @@ async def receive(
         ) from None
     if not isinstance(body, bytes):
         raise await _without_message()
+    if body == MALFORMED:
+        raise RefusalError(
+            Reason.MALFORMED, "expected 0 or 1 as the first byte of a gRPC message, found another"
+        )
     return body
 
 

@@ -20,8 +20,8 @@ from typing import cast
 
 from ....errors import InputError
 from ..consumer import NO_SIGNAL, Observer, Refused
-from ..listening import Listener
-from .http2_headers import EncodingRenamer
+from ..listening import Listener, protocol_of
+from .http2_headers import PREFACE, EncodingRenamer
 
 _UNPROVEN_S = 5.0
 """A connection that sends no request for this long may be closed in favour of a new connection."""
@@ -33,6 +33,11 @@ stay open forever: a relay that waits for the client does not notice that gRPC's
 closed the other side."""
 _BACKLOG = 1024
 _HAS_ABSTRACT_NAMES = sys.platform == "linux"
+
+_NOT_GRPC = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 27\r\n"
+    b"Connection: close\r\n\r\nThis port accepts gRPC only"
+)
 
 _FULL = Refused(NO_SIGNAL, "connections", "closed", "the limit of connections is reached")
 
@@ -96,6 +101,11 @@ class Front:
         self._unproven[client] = now
         self._all_closed.clear()
         return True
+
+    def refuse(self, start: bytes) -> None:
+        """Report a connection that begins with `start`, which is not gRPC."""
+        message = f"expected gRPC, found {protocol_of(start)}"
+        self._refused(Refused(NO_SIGNAL, "malformed", "closed", message))
 
     def prove(self, client: _Client) -> None:
         """Record that a connection has sent a request."""
@@ -184,6 +194,8 @@ class _Client(_Side):
         super().__init__()
         self._front = front
         self._renamer = EncodingRenamer()
+        self._start: bytes | None = b""
+        """The received part of the preface; None once it is complete."""
         self._is_proven = False
         self._early: list[bytes] = []
         """Data that was received before the gRPC server was connected."""
@@ -215,6 +227,8 @@ class _Client(_Side):
         self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._start is not None and not self._is_grpc(data):
+            return
         try:
             passed = self._renamer.feed(data)
         except InputError:
@@ -229,6 +243,18 @@ class _Client(_Side):
         self._early.append(passed)
         if self.transport is not None:
             self.transport.pause_reading()
+
+    def _is_grpc(self, data: bytes) -> bool:
+        """Check the beginning of the connection; if it is not that of HTTP/2, close it."""
+        start = ((self._start or b"") + data)[: len(PREFACE)]
+        if not PREFACE.startswith(start):
+            self._front.refuse(start)
+            if b"HTTP/1." in data:
+                self.write(_NOT_GRPC)
+            self.close()
+            return False
+        self._start = None if len(start) == len(PREFACE) else start
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()

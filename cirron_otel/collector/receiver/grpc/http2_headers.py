@@ -10,11 +10,16 @@ The core refuses compressed messages if the request names no encoding. So the he
 gzip` is added to each request; because `grpc.per_message_decompression` is off, the core does not
 decompress the messages.
 
-Sources: RFC 9113, 4.1 (frames), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6 (header fields).
+The core also delivers a message whose first byte is neither 0 nor 1 as an empty message, which
+would be acknowledged. Such a message is replaced by one that `bodies.receive` recognises.
+
+Sources: RFC 9113, 4.1 (frames), 6.1 (DATA), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6
+(header fields); github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Length-Prefixed-Message".
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,10 +28,16 @@ from ....errors import InputError
 ENCODING: Final = "grpc_encoding"
 """The new name of the header."""
 
-_PREFACE: Final = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+MALFORMED: Final = os.urandom(16)
+"""The message that replaces a malformed one. It is random, so no client can send it."""
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FRAME: Final = 9
-_HEADERS, _CONTINUATION = 0x1, 0x9
-_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
+_DATA, _HEADERS, _RST_STREAM, _CONTINUATION = 0x0, 0x1, 0x3, 0x9
+_END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x4, 0x8, 0x20
+_LARGEST_FRAME: Final = 16_384
+"""The largest payload of a frame, bytes; gRPC closes a connection that exceeds it."""
+_MOST_STREAMS: Final = 4096
 _PRIORITY_BYTES = 5
 _LARGEST_BLOCK: Final = 16_000
 """The largest header block, bytes. With the added header, the frame stays below 16,384 bytes, a
@@ -47,12 +58,16 @@ class EncodingRenamer:
     """Renames the header in the data that a client sends over one connection."""
 
     def __init__(self) -> None:
-        self._skip = _PREFACE
+        self._skip = len(PREFACE)
         """The number of bytes to pass without parsing: the preface, or the rest of a frame."""
         self._left = b""
         """The beginning of a frame or header block that is not complete yet."""
         self.has_headers = False
         """Whether a request has begun."""
+        self._begun: dict[int, None] = {}
+        """The streams of which no message has begun yet."""
+        self._malformed: dict[int, None] = {}
+        """The streams whose message was replaced, and whose further data is dropped."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that can be forwarded; the rest is kept until its frame is complete.
@@ -66,19 +81,81 @@ class EncodingRenamer:
         passed = 0
         while at + _FRAME <= size:
             end = at + _FRAME + _length(data, at)
-            if data[at + 3] == _HEADERS:
+            kind = data[at + 3]
+            if kind == _HEADERS:
                 self.has_headers = True
                 frames = _block_frames(data, at)
                 if frames is None:
                     break
+                _add(self._begun, _stream(data, at))
                 parts += (data[passed:at], *_rewritten(data, frames))
                 passed = end = frames[-1][1]
+            elif kind == _DATA:
+                replacement = self._checked(data, at, end)
+                if replacement is None:
+                    break
+                if replacement is not _SAME:
+                    parts += (data[passed:at], replacement)
+                    passed = end
+            elif kind == _RST_STREAM:
+                self._begun.pop(_stream(data, at), None)
             at = end
         self._skip = max(at - size, 0)
         self._left = data[at:]
         if not parts:
             return data if at >= size else data[:at]
         return b"".join((*parts, data[passed:at]))
+
+    def _checked(self, data: bytes, at: int, end: int) -> bytes | None:
+        """Return the bytes that replace the DATA frame from `at` to `end`; `_SAME` for no change.
+
+        Returns None if more of the frame is needed.
+        """
+        stream = _stream(data, at)
+        is_known_malformed = stream in self._malformed
+        if not is_known_malformed:
+            if stream not in self._begun:
+                return _SAME
+            start = at + _FRAME + (1 if data[at + 4] & _PADDED else 0)
+            if start >= end:  # an empty frame
+                return _SAME
+            if start >= len(data):
+                return None
+            if data[start] <= 1:
+                del self._begun[stream]
+                return _SAME
+        if end - at > _FRAME + _LARGEST_FRAME:
+            return _SAME
+        if end > len(data):
+            return None
+        self._begun.pop(stream, None)
+        if data[at + 4] & _END_STREAM:
+            self._malformed.pop(stream, None)
+        else:
+            _add(self._malformed, stream)
+        return b"" if is_known_malformed else _malformed_message(stream)
+
+
+_SAME: Final = b"same"
+
+
+def _add(streams: dict[int, None], stream: int) -> None:
+    """Add a stream; beyond the limit, the oldest is removed."""
+    streams[stream] = None
+    if len(streams) > _MOST_STREAMS:
+        del streams[next(iter(streams))]
+
+
+def _stream(data: bytes, at: int) -> int:
+    """Return the stream of the frame at `at`."""
+    return int.from_bytes(data[at + 5 : at + _FRAME], "big") & 0x7FFF_FFFF
+
+
+def _malformed_message(stream: int) -> bytes:
+    """Return a DATA frame with the message MALFORMED, which ends its stream."""
+    message = b"\0" + len(MALFORMED).to_bytes(4, "big") + MALFORMED
+    head = len(message).to_bytes(3, "big") + bytes((_DATA, _END_STREAM))
+    return head + stream.to_bytes(4, "big") + message
 
 
 def _length(data: bytes, at: int) -> int:

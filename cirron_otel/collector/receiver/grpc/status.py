@@ -20,6 +20,7 @@ _CODES = {
     Reason.HEADERS: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.ENCODING: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.MALFORMED: grpc.StatusCode.INTERNAL,
 }
 
 _RETRY_AFTER_S = 1.0

@@ -28,6 +28,7 @@ _STATUSES = {
     Reason.HEADERS: 400,
     Reason.UNAUTHENTICATED: 401,
     Reason.ENCODING: 415,
+    Reason.MALFORMED: 400,
 }
 
 _REASONS = {

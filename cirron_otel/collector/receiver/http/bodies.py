@@ -147,12 +147,14 @@ class HttpLimits:
     """The minimum average rate since the headers arrived, bytes per second."""
     slow_s: float = 2.0
     """How long to wait for a slow body while there is no memory for other requests."""
+    head_s: float = 10.0
+    """The time from the first byte of a request to the end of its headers."""
     idle_s: float = 75.0
-    """How long a connection may wait for its first or next request, including the time for its
-    headers to arrive."""
+    """How long a connection may wait for its first or next request."""
     linger_s: float = 5.0
     """How long to read the rest of a refused body, so that its sender sees the response."""
     connections: int = 1000
+    """The maximum number of connections. A few more are accepted for the operational endpoints."""
     uploads: int = 16
     """The maximum number of snapshot files that are received concurrently."""
     upload_bytes: int = 64 * 1024**3

@@ -17,7 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ....core.spool.blobs import BlobKey, tenant_key
-from ....errors import UsageError
+from ....errors import TargetError
 from ..auth import Auth
 from ..consumer import (
     NO_SIGNAL,
@@ -32,7 +32,7 @@ from ..consumer import (
     ignore,
 )
 from ..headers import KEPT_HEADERS, KeptHeaders, only_value
-from ..listening import Listener
+from ..listening import Listener, target_error
 from ..tenancy import tenant_of
 from .answers import HttpError, Reply, cirron_reply, error_reply, of_refusal, otlp_reply
 from .blobs import Uploads, UploadStore, blob_names
@@ -95,6 +95,8 @@ class HttpReceiver:
         passed_headers: Collection[str] = KEPT_HEADERS,
         refused: Observer = ignore,
         cors: Cors | None = None,
+        setting: str = "--http",
+        is_operational_only: bool = False,
     ) -> None:
         """Store the arguments; `start` listens. Port 0 selects a free port.
 
@@ -102,8 +104,11 @@ class HttpReceiver:
         files are accepted if there is a store `blobs`; uploads in parts also need a directory
         `staging`. The headers in `passed_headers` are passed to the consumer, except credentials.
         `refused` is called with each refusal. Without `cors`, cross-origin requests from browsers
-        are refused. Raises UsageError if `staging` cannot be created.
+        are refused. `setting` names the setting of the address, for messages. With
+        `is_operational_only`, only /health, /ready and /metrics are served. Raises TargetError if
+        `staging` cannot be created.
         """
+        self._setting, self._is_operational_only = setting, is_operational_only
         self._consumer, self._host, self._port = consumer, host, port
         self._tls, self._auth = tls, auth
         self._limits = limits or HttpLimits()
@@ -115,7 +120,7 @@ class HttpReceiver:
             self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
         except OSError as error:
             why = error.strerror or error
-            raise UsageError(f"parts of files cannot be stored in {staging}: {why}") from None
+            raise TargetError(f"parts of files cannot be stored in {staging}: {why}") from None
         self._connections: ConnectionFactory | None = None
         self._listener: Listener | None = None
         self._is_stopping = False
@@ -127,7 +132,7 @@ class HttpReceiver:
         self._header_filter = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
-        """Listen; return the address. Raises UsageError if that is not possible."""
+        """Listen; return the address. Raises TargetError if that is not possible."""
         connections = ConnectionFactory(self._answer, self._limits, self._refused_garbage)
         listener, limits = Listener(connections, self._refused), self._limits
         try:
@@ -135,9 +140,7 @@ class HttpReceiver:
                 self._host, self._port, min(limits.connections, 1024), self._tls, limits.grace_s
             )
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
-            ) from None
+            raise target_error(self._host, self._port, error, self._setting) from None
         self._connections, self._listener = connections, listener
         if self._uploads is not None:
             self._uploads.start()
@@ -162,17 +165,24 @@ class HttpReceiver:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.rel_url.raw_path
         route = _route(path)
-        reply = await self._reply(request, route, path)
+        is_crowded = self._connections is not None and self._connections.is_crowded
+        reply = await self._reply(request, route, path, is_crowded=is_crowded)
         self.answered[route, reply.status] += 1
         response = response_of(reply)
         if route in _SIGNALS:
             response.headers.update(self._cors.answer_headers(request.headers.get("Origin")))
-        if self._is_stopping or (reply.status in _HANG_UP and request.can_read_body):
+        is_hung_up = reply.status in _HANG_UP and request.can_read_body
+        if self._is_stopping or is_crowded or is_hung_up:
             response.force_close()
         return response
 
-    async def _reply(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+    async def _reply(
+        self, request: web.BaseRequest, route: str, path: str, *, is_crowded: bool
+    ) -> Reply:
         try:
+            if is_crowded and route not in _OPERATION:
+                message = "the limit of connections is reached"
+                raise HttpError(503, message, {"Retry-After": "1"}, reason="connections")
             return await self._routed(request, route, path)
         except HttpError as error:
             failure = error
@@ -187,6 +197,8 @@ class HttpReceiver:
         return error_reply(failure, _answered_in(request))
 
     async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+        if self._is_operational_only and route not in _OPERATION:
+            raise HttpError(404, "no requests are accepted at this path")
         if self._cors.origins and is_preflight(request.method, request.headers):
             if route not in _SIGNALS:
                 raise HttpError(404, "no requests are accepted at this path")
@@ -259,7 +271,8 @@ class HttpReceiver:
         self._refused(Refused(signal, failure.reason, str(failure.status), failure.message))
 
     def _refused_garbage(self, refused: Refused) -> None:
-        self.answered[NO_SIGNAL, int(refused.status)] += 1
+        if refused.status.isdigit():  # else closed without a response
+            self.answered[NO_SIGNAL, int(refused.status)] += 1
         self._refused(refused)
 
 

@@ -99,6 +99,9 @@ class Database(Protocol):
     def shrink(self) -> None:
         """Return free space to the file system, as far as that is cheap."""
 
+    def limit_statements(self, seconds: float) -> None:
+        """Let later statements raise UnreachableError if they take longer than `seconds`."""
+
     def interrupt(self) -> None:
         """Cancel the call in progress in another thread, and refuse later calls."""
 

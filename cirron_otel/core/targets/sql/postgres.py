@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -82,6 +86,12 @@ class PostgresDatabase:
         """Connect to the database, which must exist: `create` has no effect."""
         self._location = location
         self._is_interrupted = False
+        self._limit_s: float | None = None
+        self._since: float | None = None
+        """When the statement in progress began, monotonic seconds."""
+        self._is_late = False
+        """Whether the connection was closed because a statement took too long."""
+        self._is_closed = threading.Event()
         self._days = Days(self)
         with self._guarded():
             self._connection = connected(location)
@@ -97,12 +107,45 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise self._error(error) from None
 
+    @contextlib.contextmanager
+    def _statement(self) -> Iterator[None]:
+        """Guard one statement, which `limit_statements` may end."""
+        with self._guarded():
+            self._since = time.monotonic()
+            try:
+                yield
+            finally:
+                self._since = None
+
+    def limit_statements(self, seconds: float) -> None:
+        """Close the connection if a later statement takes longer than `seconds`.
+
+        The server is not asked to cancel it: the connection may be dead without any sign of it, for
+        example after a failover behind a proxy.
+        """
+        self._limit_s = seconds
+        threading.Thread(target=self._watch, args=(seconds,), daemon=True).start()
+
+    def _watch(self, seconds: float) -> None:
+        while not self._is_closed.wait(seconds / 10):
+            since = self._since
+            if since is not None and time.monotonic() - since > seconds:
+                self._is_late = True
+                with contextlib.suppress(OSError, psycopg.Error):
+                    descriptor = os.dup(self._connection.fileno())
+                    with socket.socket(fileno=descriptor) as connection:
+                        connection.shutdown(socket.SHUT_RDWR)
+                return
+
     def _error(self, error: psycopg.Error) -> Exception:
         shown, state = self._location.shown, error.sqlstate or ""
         lines = str(error).strip().splitlines() or [type(error).__name__]
         text = without_secrets(lines[0], list(self._location.secrets))
         if self._is_interrupted:
             return StoppedError(f"stopped during a write to {shown}")
+        if self._is_late:
+            what = f"{shown} did not answer within {self._limit_s:g} s: the connection is closed"
+            return UnreachableError(what, status="no answer")
         if error.diag.source_function == _NO_PARTITION:
             what = f"{text}: another program removed it; delete the day from TraceDay"
             return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
@@ -126,8 +169,20 @@ class PostgresDatabase:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all changes of the block at its end; roll them back if the block raises."""
-        with self._guarded(), self._connection.transaction():
-            yield
+        with self._ended(), self._connection.transaction():
+            try:
+                yield
+            finally:
+                self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def _ended(self) -> Iterator[None]:
+        """Guard a transaction, the end of which is a statement."""
+        with self._guarded():
+            try:
+                yield
+            finally:
+                self._since = None
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -150,12 +205,12 @@ class PostgresDatabase:
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
-        with self._guarded():
+        with self._statement():
             return self._connection.execute(_marked(statement), parameters).fetchall()
 
     def run(self, statement: str, *parameters: Any) -> int:
         """Execute a statement; return the number of rows that it changed."""
-        with self._guarded():
+        with self._statement():
             return self._connection.execute(_marked(statement), parameters).rowcount
 
     def in_clause(self, column: str) -> str:
@@ -192,7 +247,7 @@ class PostgresDatabase:
             day = row[created] // DAY_NS
             values.append((day * KEYS_PER_DAY if day in days else 0, *row))
         keys: list[int | None] = []
-        with self._guarded(), self._connection.cursor() as cursor:
+        with self._statement(), self._connection.cursor() as cursor:
             cursor.executemany(statement.encode(), values, returning=True)
             for _ in rows:
                 key = cursor.fetchone()
@@ -214,16 +269,17 @@ class PostgresDatabase:
         """Insert many rows with COPY."""
         statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'
         with (
-            self._guarded(),
+            self._statement(),
             self._connection.cursor() as cursor,
             cursor.copy(statement.encode()) as copy,
         ):
             for row in rows:
                 copy.write_row(row)
+                self._since = time.monotonic()
 
     def script(self, text: str) -> None:
         """Execute several statements in the open transaction."""
-        with self._guarded():
+        with self._statement():
             self._connection.execute(text.encode())
 
     def has_table(self, name: str) -> bool:
@@ -247,6 +303,7 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close the connection."""
+        self._is_closed.set()
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
 

@@ -176,6 +176,9 @@ class SqliteDatabase:
                 "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(PASSIVE);"
             )
 
+    def limit_statements(self, seconds: float) -> None:
+        """Do nothing: the wait for another writer has its own limit."""
+
     def interrupt(self) -> None:
         """Cancel the call in progress in another thread, and refuse later calls."""
         self._is_interrupted = True

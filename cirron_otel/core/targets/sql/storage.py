@@ -192,6 +192,10 @@ class Storage(BatchStore):
         """Set the URIs of a batch's snapshots, by index; False if the batch is not stored."""
         return blob_uris.set_blob_uris(self._database, name, data, uris)
 
+    def limit_statements(self, seconds: float) -> None:
+        """Let later statements raise UnreachableError if they take longer than `seconds`."""
+        self._database.limit_statements(seconds)
+
     def interrupt(self) -> None:
         """Cancel the call in progress in another thread, and refuse later calls."""
         self._database.interrupt()

@@ -134,6 +134,12 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
         the content `data` is changed.
         """
 
+    def limit_statements(self, seconds: float) -> None:
+        """Let later statements raise UnreachableError if they take longer than `seconds`.
+
+        It is for a server whose connection is dead without any sign of it.
+        """
+
     def interrupt(self) -> None:
         """Cancel the call in progress in another thread, and refuse later calls."""
 

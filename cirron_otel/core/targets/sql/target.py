@@ -27,13 +27,21 @@ class StorageTarget:
     request_bytes = _REQUEST_BYTES
 
     def __init__(
-        self, url: str, context: OwnerContext | None = None, *, blobs: BlobSink | None = None
+        self,
+        url: str,
+        context: OwnerContext | None = None,
+        *,
+        blobs: BlobSink | None = None,
+        statement_s: float | None = None,
     ) -> None:
-        """`blobs` receives the snapshot files. Raises UsageError for an invalid URL."""
+        """`blobs` receives the snapshot files. `statement_s` limits each statement, seconds.
+
+        Raises UsageError for an invalid URL.
+        """
         location = parse_url(url)
         self._url, self._context = url, context or OwnerContext()
         self.key, self.shown = location.key, location.shown
-        self.blobs = blobs
+        self.blobs, self._statement_s = blobs, statement_s
         self._storage: BatchStore | None = None
         self._is_interrupted = False
 
@@ -49,6 +57,8 @@ class StorageTarget:
         try:
             if self._storage is None:
                 self._storage = open_store(self._url)
+                if self._statement_s is not None:
+                    self._storage.limit_statements(self._statement_s)
             return action(self._storage)
         except UsageError as error:  # the driver raised it, or is not installed
             raise MisconfiguredError(str(error)) from None
