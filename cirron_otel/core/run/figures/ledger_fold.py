@@ -312,7 +312,7 @@ def _by_account(
     pieces: Sequence[dict[str, np.ndarray]], counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
     """Return the joined times of each account, which are removed from the pieces."""
-    names = dict.fromkeys(name for piece in pieces for name in piece)
+    names = sorted({name for piece in pieces for name in piece})
     return {
         name: _joined([
             piece.pop(name) if name in piece else np.zeros(count, np.int64)
