@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from importlib import import_module
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
@@ -97,7 +98,7 @@ class SqlEngine(ABC):
     def streamed(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order, of which there may be many."""
         for batch in self.record_batches(expression, _AT_ONCE):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from zip(*map(_values, batch.columns), strict=True)
 
     @abstractmethod
     def record_batches(self, expression: Table, size: int) -> Iterator[Any]:
@@ -109,3 +110,11 @@ class SqlEngine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Drop the relations and the temporary tables, and close the connection."""
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column; DuckDB's sums of integers are decimals, here integers."""
+    values: list[Any] = column.to_pylist()
+    if isinstance(next((each for each in values if each is not None), None), Decimal):
+        return [None if each is None else int(each) for each in values]
+    return values

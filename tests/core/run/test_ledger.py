@@ -25,6 +25,7 @@ from cirron_otel.core.run.relations import ABSENT, PART, UNIT, Block, Texts
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import hostile, random_spool, training
+from tests.kit.ledger_identities import assert_exact
 
 from .spools import Files, written
 
@@ -84,18 +85,6 @@ def ledger_of(
     found = fold.finish()
     assert found is not None
     return found
-
-
-def assert_exact(ledger: Ledger) -> None:
-    extent = ledger.last_ns - ledger.first_ns
-    for lane in ledger.lanes:
-        assert sum(lane.totals.values()) == extent
-        assert all((times >= 0).all() for times in lane.accounts.values())
-        assert all(ns >= 0 for ns in lane.outside.values())
-        for account in {account for account, _ in lane.parts}:
-            listed = sum(ns for (of, _), ns in lane.parts.items() if of == account)
-            assert listed <= lane.totals.get(account, 0)
-    assert sum(ledger.totals.values()) == ledger.total_ns
 
 
 def counting(intervals: Sequence[Interval], at: int) -> Interval | None:

@@ -49,6 +49,7 @@ _RANKS: Final = 8
 """More than the ranks of a recording."""
 _MOST_S: Final = 60
 """The CPU time after which a check fails, because it may not end."""
+_SHOWN: Final = 500
 _DISTURBED: Final = 0.4
 _ENDS: Final = ((), ("backward",), ("forward", "backward"))
 
@@ -107,6 +108,8 @@ def check_in_engine(files: Files, folder: Path, connect: Connect | None = None) 
 def is_for_engines(files: Files) -> bool:
     """Return whether engines read a recording: it is not foreign, and its units are steps."""
     batches = [json.loads(data) for _, data in files]
+    if any(batch["schema_version"] != 1 for batch in batches):
+        return False  # the reader of a spool refuses the batch
     names = {span.get("name") for batch in batches for span in batch["spans"]}
     return "step" in names and not any(
         "resource_spans" in json.dumps(batch.get("otel") or {}) or batch["sdk_version"] == "otlp"
@@ -161,7 +164,13 @@ def run(
             for name, connect in connects.items():
                 _check_together(name, waiting, connect, counts, failures)
             waiting = []
+        if (place + 1) % _SHOWN == 0:
+            print(f"{place + 1}: {_text(counts)}; failures: {len(failures)}", flush=True)
     return counts, failures
+
+
+def _text(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _check_together(
@@ -215,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     connects = {name: _connect(name) for name in options.engine}
     seeds = range(options.first, options.first + options.count)
     counts, failures = run(seeds, connects, options.together)
-    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+    print(_text(counts))
     print(f"failures: {len(failures)}")
     return bool(failures)
 

@@ -61,6 +61,9 @@ class Lane:
     """Whether a later process of the rank repeats the unit."""
     lacking: dict[str, np.ndarray] = field(default_factory=dict)
     """By account: the time on the device beyond that on the host, of phases that have both."""
+    ahead: np.ndarray | None = None
+    """The part of `unattributed` ahead of the first phase of each unit with a time on the device;
+    None without such phases, and after the moves."""
     size: int = 1
     """The number of units in each entry."""
 

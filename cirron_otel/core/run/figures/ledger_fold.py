@@ -36,6 +36,7 @@ class _Times:
     waited: np.ndarray
     forwarded: np.ndarray
     device: np.ndarray
+    ahead: np.ndarray
     accounts: dict[str, np.ndarray]
     lacking: dict[str, np.ndarray]
     parts: dict[tuple[str, str], int]
@@ -43,7 +44,7 @@ class _Times:
 
 
 _COLUMNS: Final = (
-    "start", "ns", "process", "key", "waiting", "waited", "forwarded", "device",
+    "start", "ns", "process", "key", "waiting", "waited", "forwarded", "device", "ahead",
 )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ class LedgerFold:
         pieces = self._threads.setdefault(thread, _Pieces())
         columns = (
             units["start_ns"], units["ns"], units["pid"], keys, found.waiting, found.waited,
-            found.forwarded, found.device,
+            found.forwarded, found.device, found.ahead,
         )  # fmt: skip
         for name, column in zip(_COLUMNS, columns, strict=True):
             pieces.columns[name].append(column[place])
@@ -217,6 +218,7 @@ class LedgerFold:
         is_timed = times.device != ABSENT
         lane.device = np.where(is_timed, times.device, 0) if is_timed.any() else None
         lane.lacking = times.lacking
+        lane.ahead = times.ahead if times.lacking else None
         return lane
 
     def _number(
@@ -266,6 +268,8 @@ def join(lane: Lane, size: int) -> None:
     ]  # fmt: skip
     if lane.device is not None:
         columns.append(lane.device)
+    if lane.ahead is not None:
+        columns.append(lane.ahead)
     table: Sequence[np.ndarray]
     if len(groups) <= _SHORT:  # one table is added up much faster than its columns one by one
         table = list(np.add.reduceat(np.array(columns), firsts, axis=1))
@@ -281,6 +285,7 @@ def join(lane: Lane, size: int) -> None:
     lane.accounts = {name: next(rows) for name in lane.accounts}
     lane.lacking = {name: next(rows) for name in lane.lacking}
     lane.device = None if lane.device is None else next(rows)
+    lane.ahead = None if lane.ahead is None else next(rows)
     lane.restarts = [
         (int(np.searchsorted(firsts, place, side="right")) - 1, times)
         for place, times in lane.restarts
@@ -307,7 +312,7 @@ def _by_account(
     pieces: Sequence[dict[str, np.ndarray]], counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
     """Return the joined times of each account, which are removed from the pieces."""
-    names = dict.fromkeys(name for piece in pieces for name in piece)
+    names = sorted({name for piece in pieces for name in piece})
     return {
         name: _joined([
             piece.pop(name) if name in piece else np.zeros(count, np.int64)

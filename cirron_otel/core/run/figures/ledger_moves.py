@@ -169,13 +169,20 @@ def _device(lane: Lane) -> None:
         return
     left = sum(lane.lacking.values(), np.zeros(len(lane.start), np.int64))
     moved = np.zeros(len(left), np.int64)
-    for source in (UNATTRIBUTED, BETWEEN, "optimizer"):
+    ahead = np.zeros(len(left), np.int64) if lane.ahead is None else lane.ahead
+    # Ahead of its first launch, the host seldom waits for the device.
+    for source, spared in (
+        (UNATTRIBUTED, ahead),
+        (BETWEEN, 0),
+        ("optimizer", 0),
+        (UNATTRIBUTED, 0),
+    ):
         times = lane.accounts.get(source)
         if times is not None:
-            taken = np.minimum(left - moved, times)
+            taken = np.minimum(left - moved, np.maximum(times - spared, 0))
             times -= taken
             moved += taken
-    for account, lacking in lane.lacking.items():
+    for account, lacking in sorted(lane.lacking.items()):
         given = np.minimum(moved, lacking)
         lane.account(account)[:] += given
         moved -= given
@@ -183,6 +190,7 @@ def _device(lane: Lane) -> None:
             lane.waiting = lane.waiting + given
             lane.own = np.where(lane.own < 0, -1, np.maximum(lane.own - given, 0))
     # `moved` is at most the sum of what is lacking, so nothing is left.
+    lane.ahead = None
 
 
 def fit_parts(lane: Lane) -> None:

@@ -40,6 +40,8 @@ class UnitAccounts:
     """The end of the last forward pass, Unix ns; `ABSENT` if there is none."""
     device: np.ndarray
     """The time on the device; `ABSENT` if it was not measured."""
+    ahead: np.ndarray
+    """The part of `unattributed` ahead of the first phase with a time on the device."""
     lacking: dict[str, np.ndarray] = field(default_factory=dict)
     """By account: the time on the device beyond that on the host, of phases that have both."""
 
@@ -66,7 +68,7 @@ class AccountsOfUnits:
         places = np.repeat(np.arange(count), units["parts"])
         result = UnitAccounts(
             {}, {}, np.zeros(count, np.int64), np.full(count, ABSENT), np.full(count, ABSENT),
-            units["gpu_ns"].copy(),
+            units["gpu_ns"].copy(), np.zeros(count, np.int64),
         )  # fmt: skip
         is_due = self._overlapping(units, parts, places)
         is_swept = bool(is_due.any())
@@ -76,7 +78,8 @@ class AccountsOfUnits:
         firsts = np.cumsum(units["parts"]) - units["parts"]
         for unit in np.flatnonzero(is_due).tolist():
             self._sweep(result, unit, units, parts, int(firsts[unit]))
-        self._add_device_times(result, parts, places)
+        self._add_device_times(result, units, parts, places)
+        result.ahead[is_due] = 0  # unknown
         covered = np.zeros(count, np.int64)
         for times in result.accounts.values():
             covered += times
@@ -230,7 +233,9 @@ class AccountsOfUnits:
         ends = [each.end for each in intervals if each.account == "forward"]
         result.forwarded[unit] = max(ends, default=ABSENT)
 
-    def _add_device_times(self, result: UnitAccounts, parts: Block, places: np.ndarray) -> None:
+    def _add_device_times(
+        self, result: UnitAccounts, units: Block, parts: Block, places: np.ndarray
+    ) -> None:
         gpu = parts["gpu_ns"]
         is_timed = gpu != ABSENT
         if not is_timed.any():
@@ -242,12 +247,30 @@ class AccountsOfUnits:
         has_parts = np.zeros(count, bool)
         has_parts[rows] = True
         result.device[has_parts] = device[has_parts]
+        self._add_ahead(result, units, parts, places, is_timed)
         lacking, names = gpu - parts["ns"][is_timed], parts["name"][is_timed]
         for token in np.unique(names).tolist():
             own = (names == token) & (lacking > 0)
             if own.any():
                 times = result.lacking.setdefault(self.account(token), np.zeros(count, np.int64))
                 np.add.at(times, rows[own], lacking[own])
+
+    def _add_ahead(
+        self,
+        result: UnitAccounts,
+        units: Block,
+        parts: Block,
+        places: np.ndarray,
+        is_timed: np.ndarray,
+    ) -> None:
+        """Add the time of units that is ahead of the device's work, and in no part."""
+        rows = np.flatnonzero(is_timed)
+        rows = rows[np.r_[True, places[rows][1:] != places[rows][:-1]]]
+        unit = places[rows]
+        up_to = np.r_[0, np.cumsum(parts["ns"])]
+        covered = up_to[rows] - up_to[(np.cumsum(units["parts"]) - units["parts"])[unit]]
+        ahead = parts["start_ns"][rows] - units["start_ns"][unit] - covered
+        result.ahead[unit] = np.where(units["flags"][unit] & SUMS, 0, np.maximum(ahead, 0))
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[int, int, np.ndarray | slice]]:

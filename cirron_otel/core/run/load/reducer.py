@@ -259,9 +259,7 @@ class Reducer:
             if len(self.built.extents) > MOST_PENDING:
                 raise NotReducibleError("too many spans contain units")
 
-    def _take(
-        self, unit: str | None, inside: list[Numbered]
-    ) -> dict[str | None, list[Numbered]]:
+    def _take(self, unit: str | None, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
         """Return all spans below those in a unit by the ids of their parents; they wait no longer.
 
         If an id occurs twice, spans may contain each other: raises NotReducibleError.

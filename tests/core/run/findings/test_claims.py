@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from cirron_otel.core.run.figures.ledger import Lane, Ledger
 from cirron_otel.core.run.findings.claims import Claims
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts
+from tests.kit.ledger_identities import assert_affordable
 
 from .ledgers import START_NS, Times, job
 
@@ -58,21 +57,7 @@ def _random_ledger(generator: np.random.Generator) -> Ledger:
 def test_costs_of_random_ledgers_are_at_most_the_total(seed: int) -> None:
     ledger = _random_ledger(np.random.default_rng(seed))
     facts = Facts(ledger, state="running" if seed % 2 else "ended")
-    claimed = 0
-    for finding in conclude(facts):
-        assert finding.cost_ns is None or finding.cost_ns >= 0
-        assert finding.share is None or 0 <= finding.share <= 1
-        if finding.share_low is not None and finding.share is not None:
-            assert 0 <= finding.share_low <= finding.share + 1e-9
-        if finding.severity != "notice":
-            claimed += finding.cost_ns or 0
-        assert finding.sentence.endswith(".")
-        assert finding.advice
-        assert all(first <= last for first, last in finding.steps)
-        for number in finding.evidence.values():
-            assert not isinstance(number, float) or math.isfinite(number)
-        assert all((each.gain_ns or 0) <= (finding.cost_ns or 0) for each in finding.advice)
-    assert claimed <= ledger.total_ns
+    assert_affordable(conclude(facts), ledger.total_ns)
     assert all(set(each) == {"kind", "reason", "remedy"} for each in not_assessed(facts))
 
 
