@@ -96,7 +96,7 @@ def test_tenants_without_an_answer_leave_places_to_others(tmp_path: Path) -> Non
     assert {tenant for tenant, _ in endpoint.accepted[:5]} == {"good"}
 
 
-@pytest.mark.parametrize("protocol", ("http/protobuf", "grpc"))
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_exporter_that_ends_does_not_wait_for_a_tenant_without_an_answer(
     tmp_path: Path, protocol: str
 ) -> None:
