@@ -256,9 +256,12 @@ class Worker:
 
     def _present(self) -> list[str]:
         """Return the batches in the spool, and those that are dead letters."""
-        with contextlib.suppress(FileNotFoundError, InputError):
-            return [*batch_names(self._paths.spool), *dead_letter_names(self._paths)]
-        return []
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            names += batch_names(self._paths.spool)
+        with contextlib.suppress(InputError):
+            names += dead_letter_names(self._paths)
+        return names
 
     def _done(self, done: Done) -> None:
         self._senders.stored(done.names)
@@ -283,8 +286,9 @@ class Worker:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            if present := self._present():
-                self._owners.retain(present)
+            with contextlib.suppress(FileNotFoundError, InputError):
+                dead_letters = dead_letter_names(self._paths)
+                self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
             is_trusted = self._clock.is_trusted()
             self._upkeep.start(self._options.parquet, is_clock_trusted=is_trusted)
             if is_trusted:
