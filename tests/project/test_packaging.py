@@ -69,9 +69,9 @@ class TestDocker:
         assert extras
         assert set(extras[0].split(",")) <= set(PROJECT["project"]["optional-dependencies"])
 
-    def test_its_entry_point_is_the_command(self) -> None:
+    def test_its_entry_point_is_the_command_below_an_init(self) -> None:
         entry = [json.loads(arguments) for name, arguments in dockerfile() if name == "ENTRYPOINT"]
-        assert entry == [list(PROJECT["project"]["scripts"])]
+        assert entry == [["tini", "--", *PROJECT["project"]["scripts"]]]
 
     def test_it_does_not_run_as_root(self) -> None:
         instructions = dockerfile()

@@ -10,8 +10,8 @@ It receives on its standard input the options, pickled, followed by lines of JSO
 The end of the input means that the receiving process is gone; this process then ends after its
 current step. It reports its position, its idleness and its counts as lines of JSON on its standard
 output. `{"idle": [segment, offset]}` means that all frames before that position are in the spool;
-the value is null if `until` is not known yet. `{"alive": true}` is sent during a long step, because
-the receiving process restarts a process that is silent.
+the value is null if `until` is not known yet. `{"alive": true}` is sent while it uses the CPU: the
+receiving process restarts a process that is silent.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
 _DAMAGED_SHARE = 8
 """Copies of damaged files may take 1/8 of the limit of the journal."""
-_SIGN_S = 1.0
-"""The shortest interval between signs of life during a long step, seconds."""
+_SIGN_S = 5.0
+"""The interval between signs of life during a long step, seconds."""
 _DISTRUST_S = 60.0
 """Seconds until the clock is checked again after it could not be trusted."""
 
@@ -113,7 +113,7 @@ class Worker:
         self._until: Position | None = None
         self._is_urgent = False
         self._finish_by: float | None = None
-        self._forget_at = self._sign_at = 0.0
+        self._forget_at = 0.0
         self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
         self._retention = Retention()
         self._upkeep = TableUpkeep(options)
@@ -242,10 +242,6 @@ class Worker:
             )
 
     def _is_wanted(self, name: str) -> bool:
-        # A full spool may have a million batches, each of which is asked for.
-        if (now := time.monotonic()) >= self._sign_at:
-            self._sign_at = now + _SIGN_S
-            say({"alive": True})
         return self._senders.lack(name)
 
     def _file_of(self, name: str, key: BlobKey) -> BlobKey:
@@ -256,9 +252,12 @@ class Worker:
 
     def _present(self) -> list[str]:
         """Return the batches in the spool, and those that are dead letters."""
-        with contextlib.suppress(FileNotFoundError, InputError):
-            return [*batch_names(self._paths.spool), *dead_letter_names(self._paths)]
-        return []
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            names += batch_names(self._paths.spool)
+        with contextlib.suppress(InputError):
+            names += dead_letter_names(self._paths)
+        return names
 
     def _done(self, done: Done) -> None:
         self._senders.stored(done.names)
@@ -283,8 +282,9 @@ class Worker:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            if present := self._present():
-                self._owners.retain(present)
+            with contextlib.suppress(FileNotFoundError, InputError):
+                dead_letters = dead_letter_names(self._paths)
+                self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
             is_trusted = self._clock.is_trusted()
             self._upkeep.start(self._options.parquet, is_clock_trusted=is_trusted)
             if is_trusted:
@@ -336,10 +336,34 @@ def _consumer_lock(path: Path) -> int:
     return lock
 
 
+_writing = threading.Lock()
+
+
 def say(message: dict[str, Any]) -> None:
-    """Send a message to the receiving process, if it still exists."""
-    with contextlib.suppress(OSError):
+    """Send a message to the receiving process, if it still exists; from any thread."""
+    with contextlib.suppress(OSError), _writing:
         os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _show_progress(thread: int) -> None:
+    """Send a sign of life regularly, if a thread has used the CPU since the last one.
+
+    A large request on a busy machine may take more than a minute. A thread that waits for a lock or
+    for a broken disk uses no CPU.
+    """
+    if not hasattr(time, "pthread_getcpuclockid"):  # macOS
+        return
+    clock = time.pthread_getcpuclockid(thread)
+
+    def watch() -> None:
+        used_ns = 0
+        while True:
+            before, used_ns = used_ns, time.clock_gettime_ns(clock)
+            if used_ns != before:
+                say({"alive": True})
+            time.sleep(_SIGN_S)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def listen(worker: Worker, source: BinaryIO) -> None:
@@ -365,6 +389,7 @@ def main() -> None:
         gc.freeze()  # modules stay: the search for garbage would go through them for each group
         say({"ready": True})
         threading.Thread(target=listen, args=(worker, source), daemon=True).start()
+        _show_progress(threading.get_ident())
         is_done = worker.run()
     os._exit(0 if is_done else 1)  # the listening thread may still be blocked
 

@@ -37,7 +37,7 @@ BATCH = {
     "marks": [],
     "snapshots": [],
 }
-WAIT_S = 8.0
+WAIT_S = 180.0
 """Far more than anything here takes."""
 
 

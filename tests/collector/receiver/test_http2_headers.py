@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.collector.receiver.grpc.http2_headers import EncodingRenamer, renamed
+from cirron_otel.collector.receiver.grpc.http2_headers import MALFORMED, EncodingRenamer, renamed
 from cirron_otel.errors import InputError
 from tests.kit.servers.http2_frames import (
     HUFFMAN,
@@ -76,7 +76,9 @@ def streams(draw: st.DrawFn) -> tuple[bytes, bytes]:
         sent += headers_frames(stream, REQUEST, cuts, padding, is_prior=priority)
         passed += headers_frames(stream, NAMED, cuts, padding, is_prior=priority, added=ADDED)
         # Content may look like a header; frames of other kinds pass, too.
-        for content in draw(st.lists(st.sampled_from([b"", REQUEST, bytes(20_000)]), max_size=2)):
+        for content in draw(
+            st.lists(st.sampled_from([b"", b"\0" + REQUEST, bytes(20_000)]), max_size=2)
+        ):
             more = data_frame(stream, content) + frame(0x8, 0, 0, b"\0\0\1\0")
             sent += more
             passed += more
@@ -94,10 +96,11 @@ def test_frames_cut_anywhere(stream: tuple[bytes, bytes], at: list[int]) -> None
 
 
 def test_a_byte_at_a_time() -> None:
-    sent = PREFACE + headers_frames(1, REQUEST, [5]) + data_frame(1, REQUEST)
+    content = data_frame(1, b"\1" + REQUEST)
+    sent = PREFACE + headers_frames(1, REQUEST, [5]) + content
     renamer = EncodingRenamer()
     passed = b"".join(renamer.feed(sent[at : at + 1]) for at in range(len(sent)))
-    assert passed == PREFACE + headers_frames(1, NAMED, [5], added=ADDED) + data_frame(1, REQUEST)
+    assert passed == PREFACE + headers_frames(1, NAMED, [5], added=ADDED) + content
 
 
 @pytest.mark.parametrize(
@@ -114,3 +117,53 @@ def test_a_byte_at_a_time() -> None:
 def test_invalid_header_frames_close_the_connection(sent: bytes) -> None:
     with pytest.raises(InputError):
         EncodingRenamer().feed(PREFACE + sent)
+
+
+REPLACED = b"\0\0\0\0\x10" + MALFORMED
+
+
+@given(
+    first=st.integers(2, 255),
+    padding=st.none() | st.integers(0, 9),
+    is_last=st.booleans(),
+    more=st.integers(0, 3),
+    at=st.lists(st.integers(0, 100_000), max_size=8),
+)
+def test_malformed_message_is_replaced_and_its_rest_is_dropped(
+    first: int, padding: int | None, is_last: bool, more: int, at: list[int]
+) -> None:
+    """The messages of other streams pass unchanged, and so does an empty frame ahead of it."""
+    start, empty = headers_frames(1, REQUEST), data_frame(1, b"")
+    content = bytes([first]) + bytes(4)
+    if padding is None:
+        bad = data_frame(1, content, is_last=is_last)
+    else:
+        bad = frame(0x0, 0x8 | is_last, 1, bytes([padding]) + content + bytes(padding))
+    rest = [] if is_last else [data_frame(1, b"\5" * 9, is_last=n == 2) for n in range(more)]
+    others = [headers_frames(3, REQUEST), data_frame(3, b"\0\0\0\0\0"), frame(0x8, 0, 1, bytes(4))]
+    sent = PREFACE + start + empty + bad + b"".join((*rest, *others))
+    passed = b"".join(
+        (
+            PREFACE,
+            headers_frames(1, NAMED, added=ADDED),
+            empty,
+            data_frame(1, REPLACED, is_last=True),
+            headers_frames(3, NAMED, added=ADDED),
+            *others[1:],
+        )
+    )
+    cuts = sorted({each % (len(sent) + 1) for each in at})
+    renamer = EncodingRenamer()
+    pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    assert b"".join(map(renamer.feed, pieces)) == passed
+
+
+def test_streams_without_a_message_are_bounded() -> None:
+    renamer = EncodingRenamer()
+    renamer.feed(PREFACE)
+    for stream in range(1, 20_001, 2):
+        renamer.feed(headers_frames(stream, REQUEST))
+    assert len(renamer._begun) == 4096
+    for stream in range(1, 20_001, 2):
+        renamer.feed(frame(0x3, 0, stream, bytes(4)))
+    assert not renamer._begun

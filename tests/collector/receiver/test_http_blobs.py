@@ -20,7 +20,7 @@ from cirron_otel.collector.receiver.http import blobs as http_blobs
 from cirron_otel.collector.receiver.http import parts
 from cirron_otel.collector.receiver.http.bodies import HttpLimits
 from cirron_otel.collector.receiver.http.server import HttpReceiver
-from cirron_otel.errors import UsageError
+from cirron_otel.errors import TargetError
 
 from .fake_intake import FakeIntake
 from .http_serving import (
@@ -282,7 +282,7 @@ def test_parts_are_private(server: Served, tmp_path: Path) -> None:
 
 def test_uncreatable_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"file/parts: Not a directory"):
+    with pytest.raises(TargetError, match=r"file/parts: Not a directory"):
         HttpReceiver(FakeIntake(), blobs=Blobs(), staging=tmp_path / "file" / "parts")
 
 

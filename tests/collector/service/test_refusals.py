@@ -6,11 +6,20 @@ import contextlib
 import http.client
 import json
 import socket
+from pathlib import Path
 
 import grpc
 import pytest
 
 from cirron_otel.collector.receiver.http.connections import OPERATION_PLACES
+from tests.kit.servers.http2_frames import (
+    PREFACE,
+    data_frame,
+    frame,
+    headers_frames,
+    indexed,
+    literal,
+)
 from tests.kit.servers.servers import traces
 from tests.kit.servers.serving import Serving, serving
 
@@ -137,6 +146,81 @@ def test_non_http_requests_are_counted_and_logged_once(here: Serving) -> None:
             assert b" 400 " in connection.recv(1000)
     assert counted(here)["malformed", "-", "http"] == before + TIMES
     assert logged(here).count(("malformed", "-", "http")) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake"),
+        (b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", "an HTTP/1.1 request"),
+        (b"PRI * HTTP/2.0\r\n\r\nsm\r\n\r\n", "HTTP/2"),
+        (b"anything", "something else"),
+    ],
+)
+def test_another_protocol_on_the_grpc_port_is_counted_and_logged(
+    sent: bytes, found: str, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "data") as here:
+        host, _, port = here.grpc.rpartition(":")
+        for _ in range(TIMES):
+            with socket.create_connection((host.strip("[]"), int(port)), 30) as connection:
+                connection.sendall(sent)
+                with contextlib.suppress(ConnectionError):
+                    answer = connection.recv(1000)
+                    assert answer.startswith(b"HTTP/1.1 400 ") == (b"HTTP/1.1" in sent)
+        assert counted(here)["malformed", "-", "grpc"] == TIMES
+        assert logged(here).count(("malformed", "-", "grpc")) == 1
+        assert f"expected gRPC, found {found}" in here.log.read_text()
+
+
+def test_grpc_on_the_http_port_is_named_in_the_log(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as here:
+        host, _, port = here.http.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), 30) as connection:
+            connection.sendall(PREFACE)
+            assert b" 400 " in connection.recv(1000)
+        assert "found HTTP/2: send gRPC to the address of receivers.grpc" in here.log.read_text()
+
+
+@pytest.mark.parametrize("first", [2, 128, 255])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_grpc_message_with_an_impossible_first_byte_is_refused(
+    here: Serving, first: int, is_last: bool
+) -> None:
+    """INTERNAL, and the connection stays usable."""
+    host, _, port = here.grpc.rpartition(":")
+    before = counted(here).get(("malformed", "traces", "grpc"), 0)
+    block = (
+        indexed(3)
+        + indexed(6)
+        + b"".join(
+            literal(name, value, 0)
+            for name, value in (
+                (":path", TRACES),
+                (":authority", "x"),
+                ("content-type", "application/grpc"),
+                ("te", "trailers"),
+                ("authorization", RIGHT),
+            )
+        )
+    )
+    with socket.create_connection((host.strip("[]"), int(port)), 30) as connection:
+        message = bytes([first]) + bytes(4)
+        connection.sendall(
+            PREFACE
+            + frame(0x4, 0, 0, b"")
+            + headers_frames(1, block)
+            + data_frame(1, message, is_last=is_last)
+        )
+        answer = b""
+        while b"grpc-status\x02" not in answer:
+            answer += connection.recv(1000)
+        assert b"grpc-status\x0213" in answer
+        answer = b""
+        connection.sendall(headers_frames(3, block) + data_frame(3, bytes(5), is_last=True))
+        while b"grpc-status" not in answer and b"\x00\x00\x00\x00\x03" not in answer:
+            answer += connection.recv(1000)
+    assert counted(here)["malformed", "traces", "grpc"] == before + 1
 
 
 def test_silent_connections_give_way_and_are_counted(here: Serving) -> None:

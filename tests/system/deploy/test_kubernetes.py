@@ -119,8 +119,8 @@ def test_labels_and_ports_match(key: tuple[str, str]) -> None:
             assert {each["targetPort"] for each in value["spec"]["ports"]} <= ports
         if kind == "NetworkPolicy":
             assert value["spec"]["podSelector"]["matchLabels"] == labels
-            [rule] = value["spec"]["ingress"]
-            assert {each["port"] for each in rule["ports"]} <= ports
+            for rule in value["spec"]["ingress"]:
+                assert {each["port"] for each in rule["ports"]} <= ports
         if kind == "PodDisruptionBudget":
             assert value["spec"]["selector"]["matchLabels"] == labels
     assert objects()[COLLECTOR]["spec"]["serviceName"] == COLLECTOR[1]
@@ -174,7 +174,7 @@ class TestTheCollector:
         [mount] = [m for m in container(COLLECTOR)["volumeMounts"] if m["name"] == "config"]
         words = [word.replace(mount["mountPath"], str(file.parent)) for word in arguments]
         done = subprocess.run(
-            [COMMAND, *words, "--check", "--json"],
+            [COMMAND, *words, "--check=offline", "--json"],
             env=os.environ | dict([DATABASE]),
             capture_output=True,
             text=True,
@@ -192,9 +192,14 @@ class TestTheCollector:
         spec = pod(COLLECTOR)["spec"]
         assert options.drain_s < spec["terminationGracePeriodSeconds"]
         ports = {each["name"]: each["containerPort"] for each in container(COLLECTOR)["ports"]}
-        for name, address in (("grpc", options.receivers.grpc), ("http", options.receivers.http)):
-            assert address.address is not None
-            assert (address.address.host, address.address.port) == ("0.0.0.0", ports[name])
+        addresses = {
+            "grpc": options.receivers.grpc.address,
+            "http": options.receivers.http.address,
+            "health": options.health.address,
+        }
+        assert {name: str(address) for name, address in addresses.items()} == {
+            name: f"0.0.0.0:{port}" for name, port in ports.items()
+        }
         [claim] = objects()[COLLECTOR]["spec"]["volumeClaimTemplates"]
         size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * 2**30
         assert options.spool.max_bytes < 0.8 * size
@@ -210,6 +215,7 @@ class TestTheCollector:
         documented = (ROOT / "docs" / "collector.md").read_text()
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             path = container(COLLECTOR)[probe]["httpGet"]["path"]
+            assert container(COLLECTOR)[probe]["httpGet"]["port"] == "health"
             assert f"| `GET {path}` | 200" in documented
 
 
@@ -227,10 +233,22 @@ class TestTheAgent:
         ports = {each["name"]: each["containerPort"] for each in container(AGENT)["ports"]}
         for name, variable in (("grpc", "OTLP_GRPC"), ("http", "OTLP_HTTP"), ("health", "HEALTH")):
             assert variables[variable] == f"0.0.0.0:{ports[name]}"
-        [service] = [v for (k, n), v in objects().items() if k == "Service"]
+        service = objects()["Service", COLLECTOR[1]]
         name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
         assert variables["COLLECTOR"] == f"dns:///{name}:{port}"
         assert service["spec"]["clusterIP"] == "None"
+
+    def test_it_is_reachable_on_its_node_only(self) -> None:
+        for each in container(AGENT)["ports"]:
+            assert each.get("hostPort") is None or each["hostIP"] == "127.0.0.1"
+        service = objects()["Service", AGENT[1]]["spec"]
+        assert service["internalTrafficPolicy"] == "Local"
+        recipe = (ROOT / "docs" / "recipes" / "kubernetes.md").read_text()
+        port = service["ports"][0]["port"]
+        assert f'"http://{AGENT[1]}.cirron-otel:{port}"' in recipe
+
+    def test_its_queue_is_on_the_node(self) -> None:
+        variables = environment(AGENT)
         [queue] = [m for m in container(AGENT)["volumeMounts"] if m["name"] == "queue"]
         assert variables["DIR"] == queue["mountPath"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.collector.service.config_file import load_options
+from cirron_otel.collector.service.worker import _PREDECESSOR_S
 from tests.conftest import leave_out
 
 from .test_kubernetes import DATABASE, ROOT
@@ -119,7 +120,7 @@ def test_the_collector_with_its_configuration(
     assert Path(program).name == COMMAND.name
     words = [word.replace("/etc/cirron-otel", str(file.parent)) for word in words]
     done = subprocess.run(
-        [COMMAND, *words, "--check"],
+        [COMMAND, *words, "--check=offline"],
         capture_output=True,
         text=True,
         check=False,
@@ -133,6 +134,20 @@ def test_the_collector_with_its_configuration(
     assert "does not start: exit code 2" in documented
     assert "On SIGHUP the file" in documented
     assert values["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_the_collector_reports_to_systemd_and_reads_a_credential() -> None:
+    values = settings(COLLECTOR)
+    assert (values["Type"], values["NotifyAccess"]) == (["notify"], ["main"])
+    # The second process is restarted after a minute: the watchdog is for the first one.
+    assert int(values["WatchdogSec"][0]) >= 30
+    # The start includes waiting for a predecessor's second process.
+    assert int(values["TimeoutStartSec"][0]) > _PREDECESSOR_S
+    [credential] = values["LoadCredential"]
+    name, _, source = credential.partition(":")
+    assert f"PGPASSFILE=%d/{name}" in values["Environment"]
+    assert source == "/etc/cirron-otel/pgpass"
+    assert source in (ROOT / "deploy" / "README.md").read_text()
 
 
 def test_the_agent_has_the_variables_of_its_configuration() -> None:

@@ -115,8 +115,10 @@ def listening() -> dict[str, set[int]]:
     for name in ("otelcol", "jaeger"):
         texts = re.findall(r"'endpoint': '0\.0\.0\.0:(\d+)'", str(services()[name].config()))
         ports[name] = set(map(int, texts))
-    receivers = load_options(DOCKER / "collector.yaml", {}).options.receivers
-    ports["collector"] = {a.port for a in (receivers.grpc.address, receivers.http.address) if a}
+    options = load_options(DOCKER / "collector.yaml", {}).options
+    receivers = options.receivers
+    addresses = receivers.grpc.address, receivers.http.address, options.health.address
+    ports["collector"] = {address.port for address in addresses if address}
     tempo = services()["tempo"].config()
     otlp = tempo["distributor"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"]
     ports["tempo"] = {tempo["server"]["http_listen_port"], int(otlp.split(":")[1])}
@@ -171,7 +173,7 @@ class TestThePrograms:
         service = services()["collector"]
         words = [service.local(word) for word in service.command]
         done = subprocess.run(
-            [COMMAND, *words, "--check", "--json"],
+            [COMMAND, *words, "--check=offline", "--json"],
             env=os.environ | service.environment,
             capture_output=True,
             text=True,
@@ -195,8 +197,8 @@ class TestThePrograms:
         [(port, path)] = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", test[3])
         options = load_options(DOCKER / "collector.yaml", {}).options
         assert options.health.enabled
-        assert options.receivers.http.address is not None
-        assert options.receivers.http.address.port == int(port)
+        assert options.health.address is not None
+        assert options.health.address.port == int(port)
         documented = (DOCKER.parent / "docs" / "collector.md").read_text()
         assert f"| `GET {path}` | 200" in documented
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from cirron_otel.collector.service.config_file import load_options
 from tests.project.test_packaging import PROJECT, dockerfile
 
-from .composed import services
+from .composed import COMPOSE, services
 
 
 def arguments(name: str) -> str:
@@ -16,7 +17,7 @@ def arguments(name: str) -> str:
 
 def test_image_installs_the_extras_the_collector_may_need() -> None:
     [extras] = re.findall(r"'\.\[([a-z0-9,]+)\]'", arguments("RUN"))
-    assert set(extras.split(",")) == {"collector", "otlp", "postgres", "s3"}
+    assert set(extras.split(",")) == {"collector", "columns", "otlp", "postgres", "s3"}
     assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
 
 
@@ -40,6 +41,13 @@ def test_others_that_write_are_given_their_folder() -> None:
 
 
 def test_it_exposes_the_ports_that_the_collector_listens_on() -> None:
-    receivers = load_options(None, {}).options.receivers
-    ports = [a.port for a in (receivers.grpc.address, receivers.http.address) if a is not None]
+    options = load_options(COMPOSE.with_name("collector.yaml"), {}).options
+    grpc, http = options.receivers.grpc.address, options.receivers.http.address
+    ports = [a.port for a in (grpc, http, options.health.address) if a is not None]
     assert list(map(int, arguments("EXPOSE").split())) == ports
+
+
+def test_first_process_of_the_image_is_an_init_that_passes_signals_on() -> None:
+    [entry] = [json.loads(each) for kind, each in dockerfile() if kind == "ENTRYPOINT"]
+    assert entry == ["tini", "--", "cirron-otel"]
+    assert "apt-get install --yes --no-install-recommends tini" in arguments("RUN")

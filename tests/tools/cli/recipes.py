@@ -94,10 +94,10 @@ def _kubernetes(directory: Path, server: OtlpServer) -> None:
     }
     size = job["spec"]["completions"]
     for index in range(size):
-        fields = {"status.hostIP": "127.0.0.1", "metadata.name": f"train-{index}-x7k2p",
+        fields = {"metadata.name": f"train-{index}-x7k2p",
                   "metadata.namespace": "research"}  # fmt: skip
         given = _variables(container["env"], fields)
-        assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4317"
+        assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://cirron-otel-agent.cirron-otel:4317"
         given |= server.environ | {"CIRRON_OUTPUT_DIR": str(directory / "traces")}
         given["JOB_COMPLETION_INDEX"] = str(index)
         subprocess.run(
