@@ -187,7 +187,7 @@ def test_numbers_that_an_integer_takes(text: str, expected: int) -> None:
 
 def test_unknown_keys_are_ignored_and_reported() -> None:
     text = document({"name": "n", "colour": 1, "attributes": [{"key": "k", "value": {"uuid": 1}}]})
-    message, warnings = traces_from_json(text.replace(b'{"resource', b'{"x":null,"resource', 1))
+    message, warnings = traces_from_json(text.replace(b'{"resource', b'{"x":0,"resource', 1))
     assert message.resource_spans[0].scope_spans[0].spans[0].name == "n"
     value = message.resource_spans[0].scope_spans[0].spans[0].attributes[0]
     assert value.HasField("value")
