@@ -165,13 +165,7 @@ def _read_json(
             if not text:
                 continue
             first = False
-            try:
-                message = _json_message(text, number)
-            except NotJsonError:
-                document = numbered.document(number, text)
-                if document is None:
-                    raise
-                message = _json_message(document, number)
+            message = _next_message(text, number, numbered)
         except StreamError:
             raise
         except InputError as error:
@@ -183,6 +177,17 @@ def _read_json(
                 raise InputError(f"line {number}: {error}") from None
             message = Message(b"", number, 0, [str(error)])
         yield message
+
+
+def _next_message(text: bytes, number: int, numbered: DocumentLines) -> Message:
+    while True:
+        try:
+            return _json_message(text, number)
+        except NotJsonError:
+            other = numbered.document(number, text)
+            if other is None:
+                raise
+            text = other
 
 
 def _json_message(text: bytes, number: int) -> Message:

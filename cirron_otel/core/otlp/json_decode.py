@@ -2,8 +2,8 @@
 
 Accepts everything that proto3 JSON lets writers produce: lowerCamelCase and snake_case keys,
 numbers or strings for integers, enum names, null for an absent field. Unknown keys are ignored, and
-reported if they have content. An object that contains a field twice is refused, whether under one key, under both
-spellings of its key, or as two members of an AnyValue.
+reported if they have content. An object that contains a field twice is refused, whether under one
+key, under both spellings of its key, or as two members of an AnyValue.
 """
 
 from __future__ import annotations

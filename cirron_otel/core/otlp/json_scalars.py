@@ -182,7 +182,7 @@ def _whole(value: Any, name: str) -> int:
         if scale >= 0:
             if len(digits) + scale > _LONGEST_INT:
                 raise Bad(f"{shown(value)} is out of range for {name}")
-            return int(sign + digits) * 10**scale
+            return int(sign + digits + "0" * scale)
     raise Bad(f"expected {name} (a decimal string or a number), found {shown(value)}")
 
 

@@ -172,7 +172,7 @@ class ExportReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """0 if everything was accepted; 1 if something was skipped, changed, missing or rejected."""
+        """0 if everything was accepted unchanged; 1 if something was skipped, lost or rejected."""
         missing = self.backend is not None and self.backend.missing_count
         lost = self.losses and self.is_translated
         changed = self.rejected or self.derived_ids

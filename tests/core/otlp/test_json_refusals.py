@@ -37,7 +37,7 @@ BAD_VALUES = {
     '{"doubleValue":[-0,1e999]}': "number",
     '{"doubleValue":true}': "expected a number",
     '{"stringValue":5}': "expected a string, found the number 5",
-    '{"stringValue":NaN}': "expected a string, found the number nan",
+    '{"stringValue":NaN}': "expected a string, found the number NaN",
     '{"boolValue":"true"}': "expected true or false",
     '{"boolValue":1}': "expected true or false",
     '{"bytesValue":"a"}': "expected base64",

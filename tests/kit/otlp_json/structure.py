@@ -115,7 +115,8 @@ def _names() -> Group:
 
 UNKNOWN_VALUES = {
     "number": "5", "string": '"x"', "bool": "true", "null": "null", "object": '{"a":{"b":[1]}}',
-    "array": '[1,{"a":2},[]]', "huge integer": "123456789012345678901234567890", "empty object": "{}",
+    "array": '[1,{"a":2},[]]', "huge integer": "123456789012345678901234567890",
+    "empty object": "{}",
 }  # fmt: skip
 
 
@@ -245,7 +246,8 @@ def _null() -> Group:
 def _types() -> Group:
     group = Group("type", PROTOJSON + "field-representation")
     for title, members in (
-        ("object for attributes", '"attributes":{}'), ("map for attributes", '"attributes":{"k":"v"}'),
+        ("object for attributes", '"attributes":{}'),
+        ("map for attributes", '"attributes":{"k":"v"}'),
         ("string for events", '"events":"e"'), ("object for links", '"links":{}'),
         ("number in events", '"events":[5]'), ("array in events", '"events":[[]]'),
         ("number for status", '"status":2'), ("string for status", '"status":"STATUS_CODE_OK"'),
@@ -256,7 +258,8 @@ def _types() -> Group:
         group.span(title, members, REJECT)
     for title, text in (
         ("string for a value", '"v"'), ("number for a value", "5"), ("array for a value", "[]"),
-        ("array for array value", '{"arrayValue":[]}'), ("string for array value", '{"arrayValue":"a"}'),
+        ("array for array value", '{"arrayValue":[]}'),
+        ("string for array value", '{"arrayValue":"a"}'),
         ("object for values", '{"arrayValue":{"values":{}}}'),
         ("string in values", '{"arrayValue":{"values":["a"]}}'),
         ("array for key-value list", '{"kvlistValue":[]}'),
@@ -287,7 +290,8 @@ def _nesting() -> Group:
     item = {"intValue": "1"}
     for title, value in (
         ("array", {"arrayValue": {"values": [item, {"stringValue": "a"}, {"boolValue": True}]}}),
-        ("empty array", {"arrayValue": {}}), ("array of empty values", {"arrayValue": {"values": [{}]}}),
+        ("empty array", {"arrayValue": {}}),
+        ("array of empty values", {"arrayValue": {"values": [{}]}}),
         ("key-value list", {"kvlistValue": {"values": [{"key": "a", "value": item}]}}),
         ("empty key-value list", {"kvlistValue": {}}),
         ("bytes in an array", {"arrayValue": {"values": [{"bytesValue": "AA=="}]}}),

@@ -110,7 +110,8 @@ def _ids() -> Group:
         group.span(title, f'"traceId":{text}', REJECT, without=("traceId",))
     invalid = PROTO + "trace/v1/trace.proto"
     for key, title, text in (
-        ("traceId", "trace id of 8 bytes", "0102030405060708"), ("traceId", "zero trace id", "0" * 32),
+        ("traceId", "trace id of 8 bytes", "0102030405060708"),
+        ("traceId", "zero trace id", "0" * 32),
         ("spanId", "span id of 16 bytes", ID), ("spanId", "zero span id", "0" * 16),
     ):  # fmt: skip
         read = {} if not text.strip("0") else {key: text}

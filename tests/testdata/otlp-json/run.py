@@ -20,12 +20,14 @@ The exit code is 0 if the reader conforms in all cases, 1 if not, and 2 for wron
 import argparse
 import base64
 import concurrent.futures
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = Path(__file__).resolve().parent
 OK, ACCEPTED, REJECTED, CONTENT, CRASHED = "ok", "accepted", "rejected", "content", "crashed"
 MEANING = {
     ACCEPTED: "accepted, expected a rejection",
@@ -146,7 +148,7 @@ def scalar(kind, value):
     """Return the canonical form of a scalar."""
     if kind == "integer":
         if isinstance(value, float) and value != 0:
-            raise ValueError("a double for an integer: %r" % value)
+            raise ValueError(f"a double for an integer: {value}")
         return int(value)
     if kind == "double":
         return repr(float(value))
@@ -156,7 +158,7 @@ def scalar(kind, value):
     if kind == "bytes":
         return base64.b64encode(base64.b64decode(value, validate=True)).decode()
     if not isinstance(value, bool if kind == "bool" else str):
-        raise TypeError("expected %s, found %r" % (kind, value))
+        raise TypeError(f"expected {kind}, found {value!r}")
     return value
 
 
@@ -194,10 +196,10 @@ def run_each(command, cases, timeout, jobs):
     """Run the command once per case."""
 
     def one(case):
-        path = os.path.join(HERE, case["file"])
+        path = HERE / case["file"]
         named = "{}" in command
-        arguments = [path if each == "{}" else each for each in command]
-        with open(os.devnull if named else path, "rb") as stdin:
+        arguments = [str(path) if each == "{}" else each for each in command]
+        with Path(os.devnull if named else path).open("rb") as stdin:
             try:
                 done = subprocess.run(
                     arguments,
@@ -205,6 +207,7 @@ def run_each(command, cases, timeout, jobs):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     timeout=timeout,
+                    check=False,
                 )
             except subprocess.TimeoutExpired:
                 return CRASHED
@@ -222,7 +225,7 @@ def run_lines(command, cases):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         for case in cases:
             try:
-                reader.stdin.write(os.path.join(HERE, case["file"]).encode() + b"\n")
+                reader.stdin.write(os.fsencode(HERE / case["file"]) + b"\n")
                 reader.stdin.flush()
                 answer = json.loads(reader.stdout.readline())
                 output = answer.get("output")
@@ -231,22 +234,21 @@ def run_lines(command, cases):
                 results.append(judge(case, answer["accepted"], output))
             except (OSError, ValueError, KeyError, TypeError):
                 results.append(CRASHED)
-        try:
+        with contextlib.suppress(OSError):
             reader.stdin.close()
-        except OSError:
-            pass
     return results
 
 
 def report(cases, results):
     """Print the cases in which the reader does not conform, and a line of totals per group."""
-    for case, result in zip(cases, results):
+    by_group = {}
+    for number, case in enumerate(cases):
+        result = results[number]
+        by_group.setdefault(case["group"], []).append(result)
         if result != OK:
-            print("%s: %s: %s" % (case["name"], MEANING[result], case["source"]))
-    for group in dict.fromkeys(case["group"] for case in cases):
-        own = [result for case, result in zip(cases, results) if case["group"] == group]
-        print("%-10s %4d of %4d" % (group, own.count(OK), len(own)))
-    print("%-10s %4d of %4d" % ("all", results.count(OK), len(results)))
+            print(f"{case['name']}: {MEANING[result]}: {case['source']}")
+    for group, found in [*by_group.items(), ("all", results)]:
+        print(f"{group:10} {found.count(OK):4} of {len(found):4}")
 
 
 def main():
@@ -262,21 +264,21 @@ def main():
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("name the command of a reader")
-    with open(os.path.join(HERE, "index.json"), encoding="utf-8") as file:
-        cases = [case for case in json.load(file)["cases"] if options.only in case["name"]]
+    index = json.loads((HERE / "index.json").read_text(encoding="utf-8"))
+    cases = [case for case in index["cases"] if options.only in case["name"]]
     if not cases:
-        parser.error("no case has %r in its name" % options.only)
+        parser.error(f"no case has {options.only!r} in its name")
     try:
         if options.lines:
             results = run_lines(command, cases)
         else:
             results = run_each(command, cases, options.timeout, options.jobs)
     except OSError as error:
-        parser.error("%s cannot be run: %s" % (command[0], error.strerror))
+        parser.error(f"{command[0]} cannot be run: {error.strerror}")
     report(cases, results)
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({case["name"]: each for case, each in zip(cases, results)}, file, indent=1)
+        found = {case["name"]: results[number] for number, case in enumerate(cases)}
+        Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0 if set(results) == {OK} else 1
 
 

@@ -25,7 +25,8 @@ from .safe_files import UnreadableFileError, open_regular, read_regular
 Kind = Literal["file", "segment", "sink", "oom", "diagnose"]
 Form = Literal["lines", "array", "events", "telemetry_events", "document", "timeline"]
 EVENT_KEYS: tuple[Form, ...] = ("events", "telemetry_events")
-"""The keys of arrays of records, in the order in which Stormlog looks for them; forms of files, too."""
+"""The keys of arrays of records, in the order in which Stormlog looks for them; each is also the
+form of a file."""
 _PRECEDENCE: tuple[Kind, ...] = ("sink", "segment", "file", "diagnose", "oom")
 """The order of recordings: of events that are found twice, the more complete one is first."""
 OnFinding = Callable[[ReadingProblem], None]
