@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 import tracemalloc
 from collections import defaultdict
 from pathlib import Path
@@ -78,6 +80,24 @@ def through_otlp(files: list[bytes], suffix: str, layout: str, folder: Path) -> 
 @pytest.mark.parametrize("layout", ["segmented", "session"])
 @pytest.mark.parametrize("suffix", [".jsonl", ".binpb", ".json.gz"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("size", [6, 7, 36, 40, 63])
+def test_a_file_that_ends_in_its_header_is_refused(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.dgrr"
+    path.write_bytes(CLEAN.read_bytes()[:size])
+    done = subprocess.run(
+        [sys.executable, "-m", "cirron_otel", "convert", f"dgrr:{path}", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert f"ends in the header, in {FIELD_AT[size]}, after {size} bytes" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+FIELD_AT = {6: "_pad0", 7: "_pad0", 36: "header_crc32", 40: "created_at", 63: "_reserved"}
+
+
 def test_a_file_comes_back(path: Path, suffix: str, layout: str, tmp_path: Path) -> None:
     code = int(bool(slow_findings(path.read_bytes())))
     between, spool = tmp_path / f"between{suffix}", tmp_path / "spool-of-it"
