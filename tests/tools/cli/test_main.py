@@ -31,11 +31,11 @@ import os, runpy, signal, sys
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == sys.argv[1]:
+        if name == interrupted:
             os.kill(os.getpid(), signal.SIGINT)
 
+_, interrupted, program = sys.argv
 sys.meta_path.insert(0, Finder())
-program = sys.argv[2]
 sys.argv = [program, "--version"]
 if program == "cirron-otel":
     from cirron_otel.tools.cli import main
