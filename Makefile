@@ -20,7 +20,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak faults kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak faults kafka otlp-json docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -51,6 +51,8 @@ help:
 	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
 	@echo "make faults    SEEDS=50 collectors whose endpoint mixes its answers; MEMBERS=2 collectors on one PostgreSQL"
 	@echo "make kafka     SPANS=1000000 spans through agents, Kafka and collectors while each part is killed"
+	@echo "make otlp-json  run the conformance corpus of OTLP/JSON over our reader, the Collector, Jaeger and Tempo;"
+	@echo "               writes the tables of docs/otlp-json.md (a minute)"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
 	@echo "make lint      the checks that 'make test' runs before the tests"
@@ -172,6 +174,10 @@ SPANS ?= 1000000
 
 kafka: $(STAMP)
 	@$(BIN)/python -m tests.system.kafka $(SPANS) $(if $(filter s3,$(TABLES)),--s3)
+
+otlp-json: venv
+	@$(PYTHON) -m tests.kit.backends.build otelcol jaeger tempo
+	@$(BIN)/python -m tests.kit.otlp_json
 
 screens: $(TORCH_STAMP)
 	@$(BIN)/python -m tests.project.screens

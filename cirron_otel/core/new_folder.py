@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ..errors import InputError, TargetError
 from .atomic_files import publish, sync_directory, sync_file
+from .leftovers import temporary_directory
 
 
 @contextlib.contextmanager
@@ -24,17 +23,13 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise TargetError(f"{target} is not empty: name a new directory")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(".tmp", f"{target.name[:200]}.", target.parent))
+        prefix = f"{target.name[:200]}."
+        with temporary_directory(prefix, ".tmp", target.parent) as temporary:
+            yield temporary
+            _sync(temporary)
+            publish(temporary, target)
     except OSError as error:
         raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
-    try:
-        yield temporary
-        _sync(temporary)
-        publish(temporary, target)
-    except OSError as error:
-        raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def safe_parts(name: str) -> tuple[str, ...]:

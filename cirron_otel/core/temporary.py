@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ..errors import InputError, TargetError
+from .leftovers import temporary_directory
 
 _CHUNK: Final = 2**20
+_PREFIX: Final = "cirron-otel-work-"
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Create a private folder, and remove it when the block ends.
 
-    Raises TargetError if no temporary directory can be written.
+    The folders of processes that were killed are removed, too. Raises TargetError if no temporary
+    directory can be written.
     """
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="cirron-otel-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise _unusable(error) from None
-    with folder as name:
-        yield Path(name)
+    with contextlib.ExitStack() as stack:
+        try:
+            place = Path(tempfile.gettempdir())
+            folder = stack.enter_context(temporary_directory(_PREFIX, "", place))
+        except OSError as error:
+            raise _unusable(error) from None
+        yield folder
 
 
 @contextlib.contextmanager

@@ -15,18 +15,15 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ... import exactjson
+from ...errors import InputError
 from ..records.problems import ReadingProblem, Severity
 from ..records.validate import validate_batch
 from ..spool.blobs import BlobKey, blob_key, file_path, key_of_span
 from ..spool.reader import SpoolReader
+from ..targets.objects.tensors import TensorFile
 from .index import SpoolIndex, id_of, key_of
 from .sessions import assign_sessions
-
-_MAX_HEADER = 100_000_000
-"""The size limit of a header in the safetensors format, bytes."""
 
 _NAMED = "CREATE TABLE blob (directory BLOB, file BLOB, PRIMARY KEY (directory, file));"
 _URIS = """
@@ -37,7 +34,6 @@ WHERE blob_uri IS NOT NULL ORDER BY blob_uri, snapshot.no
 
 _DIGESTS = b"digest."
 """The prefix of the files of digests (docs/digests.md, "Kept tensors")."""
-_header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[ReadingProblem]:
@@ -61,11 +57,10 @@ def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[ReadingProbl
             last_uri, header = uri, None
             path, finding = _find(uri, key, snapshots, name)
             if path is not None:
-                header = _header(path)
-                if header is None:
-                    finding = ReadingProblem(
-                        name, "blob-broken", f"{uri[:200]!a} is not a safetensors file"
-                    )
+                try:
+                    header = _tensors(path)
+                except InputError as error:
+                    finding = ReadingProblem(name, "blob-broken", f"{uri[:200]!a}: {error}")
             if finding is not None:
                 yield finding
         if header is not None and tensor not in header:
@@ -119,16 +114,15 @@ def _regular(path: Path) -> Path | None:
         return None
 
 
-def _header(path: Path) -> dict[str, msgspec.Raw] | None:
-    """Return the header of a safetensors file by tensor name; None if the file is not valid."""
+def _tensors(path: Path) -> Collection[str]:
+    """Return the names of the tensors in a snapshot file. Raises InputError if it is not valid."""
     try:
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if not 2 <= size <= min(_MAX_HEADER, os.fstat(file.fileno()).st_size - 8):
-                return None
-            return _header_decoder.decode(file.read(size))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+            tensors = TensorFile(file)
+            tensors.check_coverage()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from None
+    return tensors.tensors.keys()
 
 
 def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[ReadingProblem]:

@@ -140,7 +140,7 @@ class IndexedTarget(OtlpTarget):
 
     def _encoded(self, batch: SealedBatch) -> bytes:
         try:
-            return pushable(encode(batch.name, batch.data, self._index, self._options).data)
+            return pushable(encode(batch.name, batch.data, self._index, self._options).data).data
         except NoBatchError as error:
             raise RefusedError(f"{batch.name} is not a batch: {error}") from None
 

@@ -1,7 +1,7 @@
 """OTLP files: streams of TracesData messages, read and written in bounded memory.
 
-JSON: one TracesData per line (OTLP File Exporter specification), or one document that spans all
-lines of the file. Protobuf: each message preceded by its length as a varint.
+JSON: one TracesData per line (OTLP File Exporter specification), or documents that span several
+lines. Protobuf: each message preceded by its length as a varint.
 
 A stream that is evidently in another format is refused with a hint about that format.
 """
@@ -24,8 +24,9 @@ from .formats import Compression, Encoding, Format
 from .framing import StreamError, lines, messages
 from .json_codec import json_losses
 from .json_decode import traces_from_value
+from .json_documents import DocumentLines
 from .json_encode import traces_to_json
-from .json_parse import parse
+from .json_parse import NotJsonError, parse_into
 from .wire import encode_varint
 
 HEAD = 64
@@ -97,7 +98,7 @@ OnError = Callable[[int, str], None]
 _OTHER_SIGNALS = frozenset(
     ("resourceMetrics", "resource_metrics", "resourceLogs", "resource_logs", "resourceProfiles")
 )
-_DOCUMENT_GOES_ON = b"{[,:"
+_RESPONSE = frozenset(("partialSuccess", "partial_success"))
 _HINTED_MESSAGES = 5
 """If a message with a number below this limit is bad, the stream may have another format: for
 example, a Collector's 4-byte lengths start with zero bytes, which are read as empty messages. A bad
@@ -112,7 +113,11 @@ class Message:
     data: bytes
     """The message in protobuf; the exact bytes of the file if it contains protobuf."""
     position: int
-    """The number of the message's line or, in a protobuf file, of the message itself; from 1."""
+    """The number of the message's first line or, in a protobuf file, of the message itself; from 1.
+    """
+    size: int
+    """The size of the message in the file, bytes, decompressed; without white space around it, and
+    without the length before it."""
     warnings: list[str] = field(default_factory=list)
     """Content of the message that was ignored, one line each."""
 
@@ -150,7 +155,7 @@ def _read_json(
 ) -> Iterator[Message]:
     head, pieces = with_head(pieces, HEAD)
     check_json_head(head)
-    numbered = lines(pieces, max_bytes)
+    numbered = DocumentLines(lines(pieces, max_bytes), max_bytes)
     first = True
     for number, line in numbered:
         try:
@@ -159,10 +164,8 @@ def _read_json(
             text = line.removeprefix(b"\xef\xbb\xbf").strip() if first else line.strip()
             if not text:
                 continue
-            if first and text[-1] in _DOCUMENT_GOES_ON:
-                text = _document(text, numbered, max_bytes)
             first = False
-            message = _json_message(text, number)
+            message = _next_message(text, number, numbered)
         except StreamError:
             raise
         except InputError as error:
@@ -172,41 +175,52 @@ def _read_json(
                 continue
             if not isinstance(error, _OtherSignalError):
                 raise InputError(f"line {number}: {error}") from None
-            message = Message(b"", number, [str(error)])
+            message = Message(b"", number, 0, [str(error)])
         yield message
 
 
-def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
-    """Return the document that consists of `first` and all lines after it."""
-    text = bytearray(first)
-    for _, line in numbered:
-        if line is None or len(text) + len(line) >= max_bytes:
-            raise StreamError(
-                f"one document longer than the limit of {max_bytes} bytes:"
-                " write one TracesData per line"
-            )
-        text += b"\n"
-        text += line
-    return bytes(text)
+def _next_message(text: bytes, number: int, numbered: DocumentLines) -> Message:
+    while True:
+        try:
+            return _json_message(text, number)
+        except NotJsonError:
+            other = numbered.document(number, text)
+            if other is None:
+                raise
+            text = other
 
 
 def _json_message(text: bytes, number: int) -> Message:
-    document, replaced = parse(text)
+    try:
+        (traces, warnings), replaced = parse_into(text, _checked_traces)
+        data = traces.SerializeToString()
+    except MemoryError:
+        raise InputError(
+            f"not enough memory to read its {len(text)} bytes: free some, or write a TracesData of"
+            " fewer spans per line"
+        ) from None
+    return Message(data, number, len(text), [*replaced, *warnings])
+
+
+def _checked_traces(document: Any) -> tuple[TracesData, list[str]]:
     if isinstance(document, dict) and document:
         _check_keys(document)
-    traces, warnings = traces_from_value(document)
-    return Message(traces.SerializeToString(), number, [*replaced, *warnings])
+    return traces_from_value(document)
 
 
 def _check_keys(document: dict[str, Any]) -> None:
     """Reject a non-empty object without `resourceSpans`.
 
-    A proto3 reader would ignore all its keys and accept it as empty.
+    A proto3 reader would ignore all its keys and accept it as empty. That is right only for a
+    server's response, and for other signals without content.
     """
     if "resourceSpans" in document or "resource_spans" in document:
         return
-    if others := _OTHER_SIGNALS.intersection(document):
-        raise _OtherSignalError(f"contains {', '.join(sorted(others))}, not traces: skipped")
+    others = _OTHER_SIGNALS.intersection(document)
+    if found := sorted(key for key in others if document[key]):
+        raise _OtherSignalError(f"contains {', '.join(found)}, not traces: skipped")
+    if document.keys() <= others | _RESPONSE:
+        return
     keys = ", ".join(ascii(key[:40]) for key in list(document)[:4])
     batch = "schema_version" in document and "batch_id" in document
     raise InputError(
@@ -225,7 +239,7 @@ def _read_proto(
         for number, start, data in messages(pieces, max_bytes):
             problem = _problem(data) if validate else None
             if problem is None:
-                yield Message(data, number)
+                yield Message(data, number, len(data))
             elif on_error is None or number == 1 or _hint(number, head):
                 raise StreamError(f"message {number} at byte {start}: {problem}")
             else:

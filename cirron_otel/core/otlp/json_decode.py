@@ -1,9 +1,9 @@
 """OTLP/JSON → TracesData (opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding").
 
 Accepts everything that proto3 JSON lets writers produce: lowerCamelCase and snake_case keys,
-numbers or strings for integers, enum names, null for an absent field. Unknown keys are ignored and
-reported. An object that contains a field twice is refused, whether under one key, under both
-spellings of its key, or as two members of an AnyValue.
+numbers or strings for integers, enum names, null for an absent field. Unknown keys are ignored, and
+reported if they have content. An object that contains a field twice is refused, whether under one
+key, under both spellings of its key, or as two members of an AnyValue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
 from ...errors import InputError
-from .json_parse import parse
+from .json_parse import parse_into
 from .json_scalars import (
     Bad,
     base64_bytes,
@@ -36,6 +36,15 @@ MAX_PROTOBUF_DEPTH = 100
 """The maximum nesting below the outermost message that protobuf parsers accept."""
 
 _MAX_UNKNOWN = 100
+_EMPTY: tuple[Any, ...] = (None, [], {})
+_NO_TELEMETRY = {("TracesData", "partialSuccess"), ("TracesData", "partial_success")}
+"""Keys of a server's response, which some programs write beside the request."""
+_RENAMED = dict.fromkeys(
+    ("instrumentationLibrarySpans", "instrumentation_library_spans"),
+    ": OTLP renamed it in version 0.15: its spans are read if it is scopeSpans, and the"
+    " instrumentationLibrary in it is scope",
+)
+"""What to do about keys of earlier versions of OTLP."""
 
 _Action = TypeVar("_Action")
 
@@ -51,8 +60,13 @@ class Unknown:
         self._counts: dict[tuple[str, str], int] = {}
         self._others = 0
 
-    def add(self, kind: str, key: str) -> None:
-        """Count an occurrence of the unknown key `key` in a message of type `kind`."""
+    def add(self, kind: str, key: str, value: Any) -> None:
+        """Count an occurrence of the unknown key `key` in a message of type `kind`.
+
+        Null, an empty list and an empty object are not counted: nothing is lost with them.
+        """
+        if value in _EMPTY or (kind, key) in _NO_TELEMETRY:
+            return
         place = (kind, shortened(key))
         if place in self._counts or len(self._counts) < _MAX_UNKNOWN:
             self._counts[place] = self._counts.get(place, 0) + 1
@@ -62,7 +76,9 @@ class Unknown:
     def report(self) -> list[str]:
         """Return one line for each kind of unknown key, at most 101 lines."""
         lines = [
-            f"unknown key {key!a} in {kind} ignored" + (f" ({count} times)" if count > 1 else "")
+            f"unknown key {key!a} in {kind} ignored"
+            + (f" ({count} times)" if count > 1 else "")
+            + _RENAMED.get(key, "")
             for (kind, key), count in self._counts.items()
         ]
         return lines + ([f"{self._others} other unknown keys ignored"] if self._others else [])
@@ -77,13 +93,12 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
     value has a wrong type or is out of range, hex or base64 is malformed, or values are nested
     deeper than protobuf parsers accept.
     """
-    document, replaced = parse(data)
-    message, ignored = traces_from_value(document)
+    (message, ignored), replaced = parse_into(data, traces_from_value)
     return message, [*replaced, *ignored]
 
 
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:
-    """Convert a document parsed by `json_parse.parse`; the result is as in `traces_from_json`."""
+    """Convert a document for `json_parse.parse_into`; the result is as in `traces_from_json`."""
     message, unknown = TracesData(), Unknown()
     read_document(_TRACES_DATA, document, message, unknown)
     return message, unknown.report()
@@ -138,7 +153,7 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
         elif key in kind.others:
             others.append((key, *kind.others[key]))
         else:
-            unknown.add(kind.name, key)
+            unknown.add(kind.name, key, item)
     if len(scalars) != scalar_count or (
         len(others) > 1 and len({name for _, name, _ in others}) != len(others)
     ):
@@ -241,7 +256,7 @@ def any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
     for key, item in value.items():
         fill = _ANY_VALUE.get(key)
         if fill is None:
-            unknown.add("AnyValue", key)
+            unknown.add("AnyValue", key, item)
         elif item is not None:
             if member is not None:
                 raise Bad(f"expected one value, found both {member} and {key}")

@@ -44,11 +44,11 @@ def check_keys(data: bytes, document: Any) -> None:
 
 def _written(document: Any) -> bytes:
     try:
-        return orjson.dumps(document)
+        return orjson.dumps(document, default=float)
     except orjson.JSONEncodeError:  # nested deeper than orjson writes; it is the fastest
         pass
     try:
-        return msgspec.json.encode(document)
+        return msgspec.json.encode(document, enc_hook=float)
     except RecursionError:
         raise InputError(TOO_DEEP) from None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData, SeverityNumber
 
 from .json_decode import (
@@ -15,7 +17,7 @@ from .json_decode import (
     one,
     read_document,
 )
-from .json_parse import parse
+from .json_parse import parse_into
 from .json_scalars import enum, hex_id, string, uint32, uint64
 
 _RECORD = Kind(
@@ -49,7 +51,11 @@ def logs_from_json(data: bytes) -> tuple[LogsData, list[str]]:
 
     Raises InputError in the same cases as `traces_from_json`.
     """
+    (message, ignored), replaced = parse_into(data, _logs_from_value)
+    return message, [*replaced, *ignored]
+
+
+def _logs_from_value(document: Any) -> tuple[LogsData, list[str]]:
     message, unknown = LogsData(), Unknown()
-    document, replaced = parse(data)
     read_document(_LOGS_DATA, document, message, unknown)
-    return message, [*replaced, *unknown.report()]
+    return message, unknown.report()

@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-_EXACT_FLOAT = 2**53
+from ...errors import InputError
+
 _LONGEST_INT = 24
 _SHOWN = 40
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_PARTS = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
+_LONGEST_EXPONENT = 9
 _TO_STANDARD_BASE64 = str.maketrans("-_", "+/")
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -33,6 +36,27 @@ class Bad(Exception):  # noqa: N818 - never leaves the codec, which turns it int
         self.path: list[str] = []
 
 
+class InexactNumberError(InputError):
+    """A double was found for an integer; only the text of the number shows which integer it is."""
+
+    def __init__(self) -> None:
+        super().__init__("found a double for an integer, expected its digits as a string")
+
+
+class Literal(float):
+    """A number of JSON text, with its text: `float` may have rounded it."""
+
+    __slots__ = ("text",)
+    text: str
+
+
+def literal(text: str) -> Literal:
+    """Return the number that `text`, a token of JSON, represents."""
+    number = Literal(text)
+    number.text = text
+    return number
+
+
 def shown(value: Any) -> str:
     """Describe `value` for an error message: its JSON kind, and the value itself if short."""
     if value is None:
@@ -45,6 +69,8 @@ def shown(value: Any) -> str:
         return "an array"
     if isinstance(value, str):
         return f"the string {shortened(value)!a}"
+    if type(value) is Literal:
+        return f"the number {shortened(value.text)}"
     return f"the number {value!r:.{_SHOWN}}"
 
 
@@ -71,7 +97,7 @@ def double(value: Any) -> float:
     """Convert a JSON number, or a string: "NaN", "Infinity", "-Infinity" or a number."""
     if type(value) is float:
         return value
-    if type(value) is int:
+    if type(value) in (int, Literal):
         return float(value)
     if type(value) is str:
         if value in _NOT_FINITE:
@@ -112,8 +138,9 @@ def base64_bytes(value: Any) -> bytes:
 def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     """Return the converter for integers of one protobuf type: `low` ≤ value ≤ `high`.
 
-    Numbers and decimal strings are accepted. A number that JSON parsers return as a double (`1e3`)
-    is accepted up to 2**53; a larger double may have lost digits.
+    Numbers and decimal strings are accepted, both with a fraction or an exponent (`1e3`) if their
+    exact value is an integer. The converter raises InexactNumberError for a double, which may have
+    lost digits: the caller then parses the text again, with `Literal` for such numbers.
     """
 
     def convert(value: Any) -> int:
@@ -123,6 +150,8 @@ def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
             type(value) is str and len(value) < _LONGEST_INT and value.isascii() and value.isdigit()
         ):
             number = int(value)
+        elif type(value) is float:
+            raise InexactNumberError
         else:
             number = _whole(value, name)
         if low <= number <= high:
@@ -132,25 +161,28 @@ def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     return convert
 
 
-def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
 def _whole(value: Any, name: str) -> int:
-    if type(value) is str:
-        digits = value[1:] if value[:1] == "-" else value
-        if _digits(digits):
-            if len(digits) > _LONGEST_INT:
+    """Return the integer that a string or a `Literal` represents exactly.
+
+    The size of a number is compared before it is computed: `1e999999999` needs no memory.
+    """
+    text = value.text if type(value) is Literal else value
+    parts = _PARTS.fullmatch(text) if type(text) is str and text.isascii() else None
+    if parts is not None:
+        sign, integral, fraction, exponent_sign, exponent = parts.groups("")
+        digits = (integral + fraction).rstrip("0")
+        scale = len(integral) - len(digits)
+        if len(exponent) <= _LONGEST_EXPONENT:
+            scale += int(exponent_sign + (exponent or "0"))
+        elif digits:
+            scale = -1 if exponent_sign == "-" else _LONGEST_INT
+        digits = digits.lstrip("0")
+        if not digits:
+            return 0
+        if scale >= 0:
+            if len(digits) + scale > _LONGEST_INT:
                 raise Bad(f"{shown(value)} is out of range for {name}")
-            return int(value)
-    elif type(value) is float:
-        if abs(value) > _EXACT_FLOAT:
-            raise Bad(
-                f"{shown(value)} is out of range for {name}, or not exact: write its digits"
-                " as a string"
-            )
-        if value.is_integer():
-            return int(value)
+            return int(sign + digits + "0" * scale)
     raise Bad(f"expected {name} (a decimal string or a number), found {shown(value)}")
 
 

@@ -6,13 +6,13 @@ import contextlib
 import io
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import TargetError
 from ..atomic_files import publish, sync_directory, sync_file
+from ..leftovers import temporary_file
 
 _LONGEST_NAME = 200
 """The number of bytes of the target's name in the temporary name: file systems allow 255 bytes."""
@@ -42,8 +42,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     The new file is written under a `.tmp` name next to the target, synced, and renamed. Its mode is
     that of the replaced file, or 0600 if there is none. On any failure, including Ctrl-C, the new
-    file is removed, and the previous content of `path` stays. If `path` is a symbolic link, the
-    target of the link is replaced. A path that is not a regular file (a pipe, a device) cannot be
+    file is removed, and the previous content of `path` stays. The new file of a killed process is
+    removed by the next call for the same `path`. If `path` is a symbolic link, the target of the
+    link is replaced. A path that is not a regular file (a pipe, a device) cannot be
     replaced and is written directly.
 
     Raises TargetError if the target cannot be written: no such folder, no permission, a full disk.
@@ -55,25 +56,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with _open_directly(target, shown) as file:
             yield file
         return
-    temporary, descriptor = _create_beside(target, shown)
-    raw = _TargetFile(descriptor, shown)
-    try:
-        file = io.BufferedWriter(raw)
-        yield file
-        file.flush()
+    prefix = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME]) + "."
+    with contextlib.ExitStack() as stack:
         try:
-            if mode is not None:
-                os.fchmod(raw.fileno(), stat.S_IMODE(mode))
-            sync_file(raw.fileno())
-            raw.close()
-            publish(temporary, target, syncs_name=False)
+            temporary, descriptor = stack.enter_context(
+                temporary_file(prefix, ".tmp", target.parent)
+            )
         except OSError as error:
             raise _target_error(shown, error) from error
-    except BaseException:
-        with contextlib.suppress(OSError):
-            raw.close()
-        temporary.unlink(missing_ok=True)
-        raise
+        raw = _TargetFile(descriptor, shown)
+        try:
+            file = io.BufferedWriter(raw)
+            yield file
+            file.flush()
+            try:
+                if mode is not None:
+                    os.fchmod(raw.fileno(), stat.S_IMODE(mode))
+                sync_file(raw.fileno())
+                raw.close()
+                publish(temporary, target, syncs_name=False)
+            except OSError as error:
+                raise _target_error(shown, error) from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                raw.close()
+            raise
     with contextlib.suppress(OSError):  # a file system that cannot sync directories
         sync_directory(target.parent)
 
@@ -100,12 +107,3 @@ def _open_directly(target: Path, shown: str) -> io.BufferedWriter:
         return io.BufferedWriter(_TargetFile(os.fspath(target), shown))
     except OSError as error:
         raise _target_error(shown, error) from error
-
-
-def _create_beside(target: Path, shown: str) -> tuple[Path, int]:
-    prefix = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
-    try:
-        descriptor, name = tempfile.mkstemp(".tmp", f"{prefix}.", target.parent)
-    except OSError as error:
-        raise _target_error(shown, error) from error
-    return Path(name), descriptor

@@ -42,6 +42,8 @@ class Encoded(NamedTuple):
     """The size of the batch's file in bytes."""
     messages: int = 1
     """The number of messages in `data`."""
+    derived_ids: int = 0
+    """The number of spans in `data` with an id that `pushable` derived."""
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
@@ -68,15 +70,24 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
     return Encoded(name, message, *counts, len(data))
 
 
-def pushable(message: bytes) -> bytes:
+class Pushable(NamedTuple):
+    """A message that backends accept."""
+
+    data: bytes
+    derived_ids: int
+    """The number of spans with a derived id in place of one that is not valid."""
+
+
+def pushable(message: bytes) -> Pushable:
     """Return a message that backends accept, with derived ids in place of invalid ones.
 
-    An id is invalid if it is zero or has the wrong length.
+    An id is invalid if it is missing, zero, or of the wrong length.
 
     Headers of batches that were created from OTLP are removed, since a collector would store them
     as content.
     """
     traces = TracesData.FromString(message)
-    changed = drop_headers(traces.resource_spans)
-    changed |= regular(traces.resource_spans)
-    return traces.SerializeToString() if changed else message
+    has_headers = drop_headers(traces.resource_spans)
+    derived = regular(traces.resource_spans)
+    is_changed = has_headers or derived
+    return Pushable(traces.SerializeToString() if is_changed else message, derived)

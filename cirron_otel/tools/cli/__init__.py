@@ -1,14 +1,9 @@
 """The command line: one module per command."""
 
-import sys
+from . import starting
 
-from . import signals
+starting.end_quietly()  # until the command runs: the imports below take most of the start
 
-# The imports below take half a second. Without a handler, SIGTERM would end a starting collector
-# with another exit code, and the kernel would ignore it for the first process of a container.
-if signals.is_service(sys.argv[1:]):
-    signals.end_at_once()
-
-from .main import main
+from .main import main  # noqa: E402
 
 __all__ = ["main"]

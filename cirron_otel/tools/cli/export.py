@@ -77,6 +77,11 @@ def export(
     else:
         output.result(_summary(report))
     output.shortfalls(report)
+    if report.derived_ids:
+        output.message(
+            f"{count(report.derived_ids, 'span')} sent with derived ids: theirs are missing, zero,"
+            " or too short or long, and backends refuse requests with such ids"
+        )
     if report.message:
         output.message(f"the endpoint reports: {report.message}")
     if report.hint:

@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from ...errors import CirronOtelError, TargetError, UsageError
-from . import output, signals
+from . import output, signals, starting
 from .collector import collector
 from .convert import convert
 from .demo import demo
@@ -67,6 +67,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; an error is reported as one line on stderr."""
     output.prepare()
     try:
+        starting.restore()
         with signals.terminating(arguments):
             code = _invoke(arguments)
             output.flush()

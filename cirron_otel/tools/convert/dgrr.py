@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ...core.analysis.run_selection import choose_run
 from ...core.importers.dgrr.importing import TraceImport
-from ...core.importers.dgrr.layout import TraceFinding, require_trace
+from ...core.importers.dgrr.layout import TraceFinding, require_header
 from ...core.importers.dgrr.restoring import CollectedTrace
 from ...core.placement.joined_steps import JoinedSteps
 from ...core.records.problems import ReadingProblem
@@ -49,7 +49,7 @@ class TraceSource(BatchSource):
     ) -> Iterator[NamedBatch]:
         """Yield the batches; failed checks are findings. Raises InputError for other files."""
         with open_trace(self._path, self._shown) as trace, contextlib.ExitStack() as stack:
-            require_trace(self._shown, trace.head)
+            require_header(self._shown, trace.head)
 
             def on_finding(finding: TraceFinding) -> None:
                 if not finding.is_note:

@@ -97,7 +97,9 @@ def export(
             report.is_translated = False
             begin_stage(progress, "exporting", BYTES)
             for message, traces in source.messages(report, progress):
-                sender.send(pushable(message.data), [])
+                content, derived_ids = pushable(message.data)
+                sender.send(content, [])
+                report.derived_ids += derived_ids
                 report.sent_of(_earliest_end(traces))
                 if stop.is_set():
                     break
@@ -198,6 +200,7 @@ class _Sender:
             report.marks += item.marks
             report.snapshots += item.snapshots
             report.bytes_read += item.size
+            report.derived_ids += item.derived_ids
             report.sent_of((parse_name(item.name) or (None, ""))[0])
 
     def _count(self, result: PushResult) -> None:

@@ -136,6 +136,9 @@ class ExportReport(Report):
     """Spans, or metric points, that the endpoint rejected in a partial success, or as too large."""
     unsent_rejected: int = 0
     """Those of `rejected` whose batches were not sent completely: `spans` does not include them."""
+    derived_ids: int = 0
+    """Spans that were sent with derived ids, because theirs are missing, zero or too short or long:
+    backends refuse a request with such an id."""
     message: str = ""
     """The endpoint's message about the sent spans."""
     oldest_ns: int | None = None
@@ -169,10 +172,11 @@ class ExportReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """0 if everything was accepted; 1 if something was skipped, lost, missing or rejected."""
+        """0 if everything was accepted unchanged; 1 if something was skipped, lost or rejected."""
         missing = self.backend is not None and self.backend.missing_count
         lost = self.losses and self.is_translated
-        return 1 if self.skipped_count or self.incomplete or self.rejected or missing or lost else 0
+        changed = self.rejected or self.derived_ids
+        return 1 if self.skipped_count or self.incomplete or changed or missing or lost else 0
 
     @property
     def synthetic(self) -> int:
@@ -187,6 +191,7 @@ class ExportReport(Report):
             "accepted": self.accepted,
             "rejected": self.rejected,
             "synthetic": self.synthetic,
+            "derived_ids": self.derived_ids,
             "message": self.message,
             "hint": self.hint,
         }

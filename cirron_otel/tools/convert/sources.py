@@ -235,7 +235,7 @@ def messages_of(
             ):
                 report.lose(message.warnings)
                 report.messages += 1
-                report.bytes_read += len(message.data)
+                report.bytes_read += message.size
                 yield message
                 if progress is not None:
                     done = stream.tell() if total is not None else report.bytes_read

@@ -130,7 +130,8 @@ class Encoder:
             return Encoded(name, content, *counts, size)
         encoded = encode(name, data, self._index, job.options)
         if job.output == MESSAGE:
-            return encoded._replace(data=pushable(encoded.data))
+            content, derived_ids = pushable(encoded.data)
+            return encoded._replace(data=content, derived_ids=derived_ids)
         return self._framed(name, encoded, data)
 
     def _packed(self, name: str, data: bytes) -> bytes:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -93,13 +95,6 @@ def test_one_document_over_many_lines(indent: int | str, before: bytes) -> None:
     assert TracesData.FromString(found.data) == traces("a", 50)
 
 
-def test_two_documents_over_many_lines_are_refused() -> None:
-    text = json.dumps(json.loads(line("a")), indent=2).encode()
-    found, error = read_until_error(text + b"\n" + text, JSON)
-    assert found == []
-    assert error.startswith("line 1: not JSON: ")
-
-
 def test_unknown_keys_come_as_warnings() -> None:
     (found,) = read_messages(io.BytesIO(b'{"resourceSpans":[],"x":1}\n'), JSON)
     assert found.warnings == ["unknown key 'x' in TracesData ignored"]
@@ -143,7 +138,7 @@ def test_the_first_line_may_be_bad_too() -> None:
 
 
 def test_lines_of_other_signals_are_skipped_and_reported() -> None:
-    text = line("a") + b'{"resourceMetrics":[]}\n{"resourceLogs":[{}]}\n' + line("b")
+    text = line("a") + b'{"resourceMetrics":[{}]}\n{"resourceLogs":[{}]}\n' + line("b")
     problems: list[tuple[int, str]] = []
     found, error = read_until_error(text, JSON, on_error=lambda *p: problems.append(p))
     assert (names(found), error) == (["a0", "b0"], "")
@@ -156,6 +151,46 @@ def test_lines_of_other_signals_are_skipped_and_reported() -> None:
     assert [(m.position, m.data, m.warnings) for m in found[1:3]] == [
         (position, b"", [text]) for position, text in problems
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"resourceLogs":[]}',
+        b'{"partialSuccess":{}}',
+        b'{"resourceLogs":[],"partialSuccess":{"rejectedSpans":1}}',
+    ],
+)
+def test_documents_without_telemetry_are_empty_messages(text: bytes) -> None:
+    problems: list[tuple[int, str]] = []
+    found, error = read_until_error(
+        line("a") + text + b"\n" + line("b"), JSON, on_error=lambda *p: problems.append(p)
+    )
+    assert (names(found), error, problems) == (["a0", "b0"], "", [])
+    assert [message.warnings for message in found] == [[], [], []]
+
+
+_SHORT_OF_MEMORY = """
+import re, resource, sys
+from cirron_otel.core.otlp.files import _json_message
+from cirron_otel.errors import InputError
+
+text = b'{"resourceSpans":[' + b",".join([b"{}"] * 9_000_000) + b"]}"
+size = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (size + 80_000_000,) * 2)  # the parser needs 200 MB first
+try:
+    _json_message(text, 1)
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_document_that_does_not_fit_in_memory_is_not_called_invalid() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SHORT_OF_MEMORY], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("not enough memory to read its 27000019 bytes")
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])

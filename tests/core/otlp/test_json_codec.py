@@ -187,7 +187,7 @@ def test_numbers_that_an_integer_takes(text: str, expected: int) -> None:
 
 def test_unknown_keys_are_ignored_and_reported() -> None:
     text = document({"name": "n", "colour": 1, "attributes": [{"key": "k", "value": {"uuid": 1}}]})
-    message, warnings = traces_from_json(text.replace(b'{"resource', b'{"x":null,"resource', 1))
+    message, warnings = traces_from_json(text.replace(b'{"resource', b'{"x":0,"resource', 1))
     assert message.resource_spans[0].scope_spans[0].spans[0].name == "n"
     value = message.resource_spans[0].scope_spans[0].spans[0].attributes[0]
     assert value.HasField("value")
@@ -196,6 +196,34 @@ def test_unknown_keys_are_ignored_and_reported() -> None:
         "unknown key 'colour' in Span ignored",
         "unknown key 'uuid' in AnyValue ignored",
     ]
+
+
+@pytest.mark.parametrize("empty", ["null", "[]", "{}"])
+@pytest.mark.parametrize("key", ["resourceLogs", "newer"])
+def test_empty_unknown_values_are_no_loss(key: str, empty: str) -> None:
+    text = document({"name": "n"})
+    for data in (
+        text.replace(b'{"resource', f'{{"{key}":{empty},"resource'.encode(), 1),
+        text.replace(b'{"name', f'{{"{key}":{empty},"name'.encode(), 1),
+        value_document(f'{{"stringValue":"a","{key}":{empty}}}'),
+    ):
+        assert key.encode() in data
+        assert traces_from_json(data)[1] == []
+
+
+def test_a_partial_success_is_no_loss_at_the_top_only() -> None:
+    partial = b'"partialSuccess":{"rejectedSpans":"1"},'
+    text = document({"name": "n"})
+    assert traces_from_json(text.replace(b'{"resource', b"{" + partial + b'"resource', 1))[1] == []
+    (loss,) = traces_from_json(text.replace(b'{"name', b"{" + partial + b'"name', 1))[1]
+    assert loss == "unknown key 'partialSuccess' in Span ignored"
+
+
+def test_spans_of_instrumentation_libraries_are_reported_with_their_new_name() -> None:
+    old = b'{"resourceSpans":[{"instrumentationLibrarySpans":[{"spans":[{}]}]}]}'
+    (loss,) = traces_from_json(old)[1]
+    assert "scopeSpans" in loss
+    assert "in ResourceSpans ignored" in loss
 
 
 def test_the_report_of_unknown_keys_is_bounded() -> None:

@@ -174,6 +174,14 @@ class TestBlobs:
         self.weights(root).write_bytes(content)
         assert ("error", "blob-broken") in codes(root)
 
+    def test_a_file_cut_off_anywhere(self, root: Path) -> None:
+        whole = self.weights(root).read_bytes()
+        for size in (0, 7, 8, 20, len(whole) // 2, len(whole) - 1):
+            self.weights(root).write_bytes(whole[:size])
+            assert ("error", "blob-broken") in codes(root)
+        self.weights(root).write_bytes(whole + b"\0")
+        assert ("error", "blob-broken") in codes(root)
+
     def test_a_file_without_the_tensor(self, root: Path) -> None:
         path = self.weights(root)
         path.write_bytes(path.read_bytes().replace(b'"weight"', b'"weighs"'))

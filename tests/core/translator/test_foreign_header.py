@@ -95,7 +95,7 @@ def test_the_messages_stay_as_they_came(some: list[ResourceSpans]) -> None:
     assert texts(made[1:]) == texts(some)
     assert texts(to_otlp(decode_foreign(some), PLAN)) == texts(some), "no header is needed"
     data = TracesData(resource_spans=made).SerializeToString()
-    assert pushable(data) == TracesData(resource_spans=some).SerializeToString()
+    assert pushable(data).data == TracesData(resource_spans=some).SerializeToString()
 
 
 @pytest.mark.parametrize("others", [["x"], [], ["x", "GET /"]], ids=len)

@@ -39,6 +39,47 @@ def test_every_span_of_a_spool_is_exported(run: Run, spool: Path, server: OtlpSe
     assert all(len(each) == 8 and any(each) for each in ids)
 
 
+_WITH_IDS = {"traceId": "11112222333344445555666677778888", "spanId": "aaaabbbbccccdddd"}
+_ODD_IDS: dict[str, tuple[dict[str, object], int]] = {
+    "valid": (_WITH_IDS, 0),
+    "none": ({}, 1),
+    "zero": ({"traceId": "0" * 32, "spanId": "0" * 16}, 1),
+    "no trace id": ({"spanId": "aaaabbbbccccdddd"}, 1),
+    "no span id": ({"traceId": _WITH_IDS["traceId"]}, 1),
+    "a short trace id": ({**_WITH_IDS, "traceId": "1111222233334444"}, 1),
+    "a long span id": ({**_WITH_IDS, "spanId": "aaaabbbbccccddddaaaabbbbccccdddd"}, 1),
+    "a zero parent": ({**_WITH_IDS, "parentSpanId": "0" * 16}, 1),
+    "a link without ids": ({**_WITH_IDS, "links": [{}]}, 1),
+}
+
+
+@pytest.mark.parametrize("kind", _ODD_IDS)
+def test_spans_with_derived_ids_are_reported(
+    run: Run, server: OtlpServer, tmp_path: Path, kind: str
+) -> None:
+    ids, derived = _ODD_IDS[kind]
+    scopes = [{"spans": [{"name": "n", **ids}]}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"resourceSpans": [{"scopeSpans": scopes}]}))
+    result = run("export", str(tmp_path / "a.jsonl"), "--json", env=server.environ)
+    assert result.returncode == derived
+    assert json.loads(result.stdout)["derived_ids"] == derived
+    assert ("1 span sent with derived ids" in result.stderr) == bool(derived)
+    (span_id,) = server.span_ids()
+    assert len(span_id) == 8
+    assert any(span_id)
+
+
+def test_a_spool_of_spans_without_ids_is_reported(
+    run: Run, server: OtlpServer, tmp_path: Path
+) -> None:
+    spans = {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "n"}, {"name": "n"}]}]}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(spans))
+    run("convert", str(tmp_path / "a.jsonl"), str(tmp_path / "spool"))
+    result = run("export", str(tmp_path / "spool"), "--json", env=server.environ)
+    assert (result.returncode, json.loads(result.stdout)["derived_ids"]) == (1, 2)
+    assert len(set(server.span_ids())) == 2
+
+
 def test_the_numbers_of_spans_add_up(
     run: Run, spool: Path, server: OtlpServer, tmp_path: Path
 ) -> None:

@@ -26,6 +26,48 @@ def test_main_leaves_with_the_exit_code(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "cirron-otel 0.1.0\n"
 
 
+_INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+_, interrupted, program = sys.argv
+sys.meta_path.insert(0, Finder())
+sys.argv = [program, "--version"]
+if program == "cirron-otel":
+    from cirron_otel.tools.cli import main
+    main()
+runpy.run_module("cirron_otel", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("program", ["cirron-otel", "cirron_otel/__main__.py"])
+@pytest.mark.parametrize(
+    "module", ["click", "cirron_otel.tools.cli.main", "cirron_otel.tools.cli.stormlog"]
+)
+def test_an_interrupt_while_modules_are_imported_is_one_line(program: str, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT, module, program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "cirron-otel: interrupted\n")
+
+
+def test_other_programs_keep_their_interrupt(tmp_path: Path) -> None:
+    code = (
+        "import signal\nfrom cirron_otel.tools.cli import main\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    program = tmp_path / "other.py"
+    program.write_text(code)
+    subprocess.run([sys.executable, program], check=True)
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["--help", "convert --help", "export -h", "demo -h", "spool -h"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -29,6 +33,7 @@ from cirron_otel.tools.convert.select import Selection
 from tests.core.translator.test_lossless import PHASES, SLOW
 from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
+from tests.kit.sessions.processes import until
 from tests.kit.spools.comparing import (
     RECORDED,
     assert_same,
@@ -45,6 +50,45 @@ def spool_of(folder: Path, *contents: bytes) -> Path:
     for number, data in enumerate(contents):
         (folder / "spool" / f"{number:020d}-{'a' * 32}.json").write_bytes(data)
     return folder
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("target", ["spool", "again.binpb"])
+def test_bytes_read_of_json_is_the_size_of_the_documents(
+    tmp_path: Path, indent: int | None, suffix: str, target: str
+) -> None:
+    document = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}, indent=indent)
+    source = tmp_path / f"a.{suffix}"
+    text = f"{document}\n\n{document}\n".encode()
+    source.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    report = convert(ConvertRequest(str(source), str(tmp_path / target)))
+    assert (report.spans, report.bytes_read) == (2, 2 * len(document))
+
+
+def test_a_killed_conversion_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:
+    """A pipe that stays open keeps the first conversion at work."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "cirron_otel", "convert"]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"resourceSpans":[{"scopeSpans":[{"spans":[{}]}]}]}\n')
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for target in ("out.binpb", "steps.csv"):
+        with (
+            subprocess.Popen(
+                [*command, tmp_path / "pipe.jsonl", tmp_path / target], env=environment
+            ) as process,
+            (tmp_path / "pipe.jsonl").open("wb") as pipe,
+        ):
+            pipe.write(source.read_bytes())
+            pipe.flush()
+            until(lambda: [*tmp_path.glob("*.tmp"), *folder.iterdir()] != [])
+            process.kill()
+        subprocess.run([*command, source, tmp_path / target], env=environment, check=False)
+        assert list(tmp_path.glob("*.tmp")) == []
+        assert list(folder.iterdir()) == []
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)

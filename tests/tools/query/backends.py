@@ -103,7 +103,7 @@ def without(messages: Iterable[TracesData], trace_id: bytes, span_id: bytes = b"
     """Return all messages as one, without a trace or one of its spans."""
     left = TracesData()
     for message in messages:
-        left.MergeFrom(TracesData.FromString(pushable(message.SerializeToString())))
+        left.MergeFrom(TracesData.FromString(pushable(message.SerializeToString()).data))
     for group in left.resource_spans:
         for scoped in group.scope_spans:
             for index in reversed(range(len(scoped.spans))):

@@ -128,6 +128,17 @@ def require_trace(path: str, head: bytes) -> None:
         raise InputError(f"{path} is not a DGRR trace: {problem.message}")
 
 
+def require_header(path: str, head: bytes) -> None:
+    """Raise InputError if a file is not a trace of version 1, or ends in its header."""
+    require_trace(path, head)
+    field = incomplete_field(head)
+    if field is not None:
+        raise InputError(
+            f"{path} is not a complete DGRR trace: it ends in the header, in {field}, after"
+            f" {len(head)} bytes: expected 64"
+        )
+
+
 def record_bytes(
     step_id: int,
     before: tuple[float, float],

@@ -23,7 +23,10 @@ from .pieces import Piece, array, events_of, has_events, lines, object_end
 from .safe_files import UnreadableFileError, open_regular, read_regular
 
 Kind = Literal["file", "segment", "sink", "oom", "diagnose"]
-Form = Literal["lines", "array", "events", "document", "timeline"]
+Form = Literal["lines", "array", "events", "telemetry_events", "document", "timeline"]
+EVENT_KEYS: tuple[Form, ...] = ("events", "telemetry_events")
+"""The keys of arrays of records, in the order in which Stormlog looks for them; each is also the
+form of a file."""
 _PRECEDENCE: tuple[Kind, ...] = ("sink", "segment", "file", "diagnose", "oom")
 """The order of recordings: of events that are found twice, the more complete one is first."""
 OnFinding = Callable[[ReadingProblem], None]
@@ -39,6 +42,8 @@ _NOT_EVENTS = frozenset(
 _SEGMENT = re.compile(r"segment-\d+\.jsonl")
 _LINES = (".jsonl", ".ndjson")
 _MAX_MANIFEST = 64 * 2**20
+_MAX_EXPORT = 16 * 2**20
+"""The longest export that is read at once for its `session_summary`, bytes."""
 _MAX_DEPTH = 16
 _HEAD = 2**16
 _FIRST_BYTE = re.compile(rb"[^ \t\r\n]")
@@ -161,8 +166,8 @@ def _starts_with_event(stream: BinaryIO, form: Form) -> bool:
     if form == "timeline":
         return True
     pieces = lines(stream) if form == "lines" else array(stream)
-    if form == "events":
-        pieces = events_of(stream, "events")
+    if form in EVENT_KEYS:
+        pieces = events_of(stream, form)
     raw = stream.read(_MAX_LIKELY) if form == "document" else next(pieces, _NO_PIECE).raw
     data = parse_record(raw).data
     return data is not None and not _TIMES.isdisjoint(data)
@@ -179,7 +184,19 @@ def _file(path: Path, shown: str, *, follow: bool = False) -> Artifact:
                 "segment", path, shown, (source,), _summaries(manifest), segment_sessions(manifest)
             )
         return Artifact("segment", path, shown, (source,))
-    return Artifact("diagnose" if form == "timeline" else "file", path, shown, (source,))
+    summaries = _tracker_summary(path, follow) if form == "telemetry_events" else ()
+    kind: Kind = "diagnose" if form == "timeline" else "file"
+    return Artifact(kind, path, shown, (source,), summaries)
+
+
+def _tracker_summary(path: Path, follow: bool) -> tuple[CaptureSummary, ...]:
+    """Return the session that a tracker's export describes beside its `telemetry_events`."""
+    try:
+        data = parse_record(read_regular(path, _MAX_EXPORT, follow=follow)).data
+    except UnreadableFileError:
+        return ()  # longer than is read at once: the events determine the session
+    summary = summary_of(_plain((data or {}).get("session_summary")))
+    return () if summary is None else (summary,)
 
 
 def _form(path: Path, follow: bool) -> Form:
@@ -194,9 +211,10 @@ def _form(path: Path, follow: bool) -> Form:
             return "document"
         if first[0] == b"[":
             return "array"
-        stream.seek(0)
-        if has_events(stream, "events"):
-            return "events"
+        for key in EVENT_KEYS:
+            stream.seek(0)
+            if has_events(stream, key):
+                return key
         stream.seek(0)
         end = object_end(stream)
         if end is None:

@@ -123,6 +123,7 @@ def version_of(record: Mapping[str, Any]) -> int:
     if version not in VERSIONS:
         raise TelemetryRecordError(
             f"schema_version {_shown(version)} is not supported: expected 2, 3 or 4"
+            + ("; update cirron-otel to read a later one" if version > max(VERSIONS) else "")
         )
     return version
 
@@ -206,6 +207,9 @@ def _check_capabilities(record: Mapping[str, Any]) -> None:
         found = msgspec.convert(record["metadata"].get("memory_capabilities"), _Capabilities)
     except msgspec.ValidationError as error:
         raise TelemetryRecordError(f"{place}: {_reason(str(error))}") from None
+    for name in ("backend", "telemetry_collector", "sampling_source"):
+        if getattr(found, name).isspace():
+            raise TelemetryRecordError(f"{place}: {name} is blank: expected text")
     for name in _SUPPORTED_FIELDS:
         if not getattr(found, f"supports_{name}") and record[f"{name}_bytes"] is not None:
             raise TelemetryRecordError(

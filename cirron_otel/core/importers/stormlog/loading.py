@@ -13,6 +13,7 @@ from ....errors import InputError
 from ...records.problems import ReadingProblem
 from .events import TelemetryEvent, telemetry_event_to_dict
 from .ledger import SessionLedger
+from .legacy import TelemetryRecordError
 from .manifests import CaptureSummary
 from .markers import TimelineMarker, markers_of
 from .reading import StormlogReader
@@ -49,7 +50,8 @@ def load_telemetry_sessions(
     """Return the sessions of the recordings at `path`, the default session's status first.
 
     `events_key` is the key of an object's array of events. Damaged records are skipped, and are
-    listed in `warnings`. Raises InputError if there is no recording.
+    listed in `warnings`. Raises InputError if there is no recording, and TelemetryRecordError if
+    records were skipped and none is left.
     """
     findings: list[ReadingProblem] = []
     reader = StormlogReader(
@@ -68,6 +70,8 @@ def load_telemetry_sessions(
         event = TelemetryEvent(**plain(fields))
         events.setdefault(event.session_id, []).append(event)
         files.setdefault(event.session_id, {})[record.file.name] = str(record.file.path.resolve())
+    if findings and not ledger.sessions():
+        raise TelemetryRecordError(f"{os.fspath(path)} has no valid event: {findings[0]}")
     loaded = []
     for session in ledger.sessions():
         session_id = session.session_id

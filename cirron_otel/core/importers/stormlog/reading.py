@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...records.problems import ReadingProblem
-from .discovery import Artifact, OnFinding, SourceFile, discover
+from .discovery import EVENT_KEYS, Artifact, OnFinding, SourceFile, discover
 from .duplicates import SeenEvents
 from .events import LEGACY, canonical_event, version_of
 from .exact import RecordProblem, parse_record
@@ -119,14 +119,14 @@ class StormlogReader:
     def cut(self, file: SourceFile, stream: BinaryIO) -> Iterator[Piece]:
         """Yield the pieces of a file that is open as `stream`."""
         limit = self.max_record_bytes
-        if self.events_key is not None and file.form in ("events", "document"):
+        if self.events_key is not None and file.form in (*EVENT_KEYS, "document"):
             return events_of(stream, self.events_key, limit)
         if file.form == "lines":
             return lines(stream, limit)
         if file.form == "array":
             return array(stream, limit)
-        if file.form == "events":
-            return events_of(stream, "events", limit)
+        if file.form in EVENT_KEYS:
+            return events_of(stream, file.form, limit)
         if file.form == "timeline":
             return timeline_pieces(stream, limit)
         return _document(stream, limit)

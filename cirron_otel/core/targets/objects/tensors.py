@@ -48,10 +48,29 @@ class TensorFile:
     def __init__(self, file: BinaryIO) -> None:
         """Read the header. Raises InputError if it is invalid, and OSError if reading fails."""
         self._file = file
-        self.tensors, metadata = _header(file)
+        self.tensors, metadata, self._begin, self._end = _header(file)
         """The tensors by name."""
         self.metadata: dict[str, str] = _texts(metadata)
         """The texts of the header's `__metadata__`."""
+
+    def check_coverage(self) -> None:
+        """Raise InputError unless the tensors use every byte after the header exactly once.
+
+        The format requires it ("no holes"). A file that lacks its last bytes fails in the
+        constructor already, because an offset is outside of it.
+        """
+        at = self._begin
+        for name, tensor in sorted(self.tensors.items(), key=lambda item: item[1][2:]):
+            if tensor.start != at:
+                problem = "overlaps" if tensor.start < at else "is not adjacent to"
+                raise InputError(
+                    f"the snapshot file's tensor {name[:80]!a} {problem} the values before it:"
+                    f" expected its offset to be {at - self._begin},"
+                    f" found {tensor.start - self._begin}"
+                )
+            at += tensor.size
+        if at != self._end:
+            raise InputError(f"the snapshot file has {self._end - at} bytes after its last tensor")
 
     def find(self, name: str) -> str | None:
         """Return the name that the file uses for the tensor `name` of a record; None if missing.
@@ -79,8 +98,8 @@ class TensorFile:
         )
 
 
-def _header(file: BinaryIO) -> tuple[dict[str, Tensor], object]:
-    """Return the entries of the tensors by name, and that of the metadata."""
+def _header(file: BinaryIO) -> tuple[dict[str, Tensor], object, int, int]:
+    """Return the entries of the tensors by name, that of the metadata, and where values are."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
     if size < 10 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
@@ -94,7 +113,8 @@ def _header(file: BinaryIO) -> tuple[dict[str, Tensor], object]:
         raise InputError("the snapshot file's header is not a JSON object")
     begin, room = 8 + length, size - 8 - length
     metadata = header.pop(RESERVED, None)
-    return {name: _tensor(name, each, begin, room) for name, each in header.items()}, metadata
+    tensors = {name: _tensor(name, each, begin, room) for name, each in header.items()}
+    return tensors, metadata, begin, size
 
 
 def _texts(metadata: object) -> dict[str, str]:
@@ -117,12 +137,17 @@ def _tensor(name: str, entry: Any, begin: int, room: int) -> Tensor:
             isinstance(dtype, str)
             and len(shape) <= _MOST_DIMENSIONS
             and all(type(n) is int and 0 <= n <= _LARGEST for n in (*shape, first, last))
-            and first <= last <= room
+            and first <= last
         )
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:
         raise InputError(f"the snapshot file's header entry of tensor {name[:80]!a} is not valid")
+    if last > room:
+        raise InputError(
+            f"the snapshot file ends before the values of tensor {name[:80]!a}: it has {room} bytes"
+            f" of values, and the tensor ends at {last}"
+        )
     bits = _BITS.get(dtype)
     if bits is not None and prod(shape) * bits != (last - first) * 8:
         raise InputError(

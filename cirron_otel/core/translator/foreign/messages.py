@@ -100,31 +100,64 @@ def messages_of(batch: Record) -> list[ResourceSpans] | None:
     return messages if next(left, None) is None else None
 
 
-def regular(messages: Iterable[ResourceSpans]) -> bool:
-    """Replace, in place, ids of spans and links that backends refuse with derived ids.
+def regular(messages: Sequence[ResourceSpans]) -> int:
+    """Replace, in place, ids of spans and links that backends refuse; return the number of spans.
 
     A backend refuses a complete request if it contains an id that is zero or has a wrong length.
-    Returns whether any id was replaced.
+    An id of a wrong length becomes a digest of it, so that references to it stay. An id that is
+    missing or zero identifies nothing: it becomes a digest of all messages and a number, so that
+    no two spans get the same one, and the same messages always get the same ids.
     """
-    changed = False
+    ids = _DerivedIds(messages)
+    changed = 0
     for span in (s for m in messages for scope in m.scope_spans for s in scope.spans):
         trace_id, parent = span.trace_id, span.parent_span_id
-        changed |= _regular_ids(span)
-        if parent and (len(parent) != 8 or not any(parent)):
-            span.parent_span_id = digest("span", trace_id, parent)[:8]
-            changed = True
+        replaced = _regular_ids(span, ids, is_alone=not parent)
+        if parent and not any(parent):
+            span.parent_span_id, replaced = b"", True
+        elif parent and len(parent) != 8:
+            span.parent_span_id, replaced = digest("span", trace_id, parent)[:8], True
         for link in span.links:
-            changed |= _regular_ids(link)
+            replaced |= _regular_ids(link, ids, is_alone=True)
+        changed += replaced
     return changed
 
 
-def _regular_ids(owner: Span | Span.Link) -> bool:
+class _DerivedIds:
+    """Ids for spans without one, in the order of the messages."""
+
+    def __init__(self, messages: Sequence[ResourceSpans]) -> None:
+        self._messages = messages
+        self._key = b""
+        self._count = 0
+
+    def next(self, kind: str) -> bytes:
+        """Return an id that no other span gets."""
+        self._count += 1
+        return digest(kind, self.key(), self._count)
+
+    def key(self) -> bytes:
+        """Return a digest of the messages, computed when it is first needed."""
+        if not self._key:
+            encoded = (m.SerializeToString(deterministic=True) for m in self._messages)
+            self._key = digest("messages", *encoded)
+        return self._key
+
+
+def _regular_ids(owner: Span | Span.Link, ids: _DerivedIds, *, is_alone: bool) -> bool:
+    """Replace invalid ids; `is_alone`: the owner has no parent, so it may have its own trace."""
     trace_id, span_id = owner.trace_id, owner.span_id
     if _regular(span_id, trace_id) is not None:
         return False
-    if len(trace_id) != 16 or not any(trace_id):
+    has_id = any(span_id)
+    if not any(trace_id):
+        own = is_alone and not has_id
+        owner.trace_id = (ids.next("trace") if own else digest("trace", ids.key()))[:16]
+    elif len(trace_id) != 16:
         owner.trace_id = digest("trace", trace_id)[:16]
-    if len(span_id) != 8 or not any(span_id):
+    if not has_id:
+        owner.span_id = ids.next("span")[:8]
+    elif len(span_id) != 8:
         owner.span_id = digest("span", trace_id, span_id)[:8]
     return True
 

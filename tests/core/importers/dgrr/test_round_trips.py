@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 import tracemalloc
 from collections import defaultdict
 from pathlib import Path
@@ -73,6 +75,24 @@ def through_otlp(files: list[bytes], suffix: str, layout: str, folder: Path) -> 
     assert_same(batches(folder / "back"), batches(spool))
     (folder / "work").mkdir()
     return restored(folder / "back", folder / "work")
+
+
+FIELD_AT = {6: "_pad0", 7: "_pad0", 36: "header_crc32", 40: "created_at", 63: "_reserved"}
+
+
+@pytest.mark.parametrize("size", FIELD_AT)
+def test_a_file_that_ends_in_its_header_is_refused(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.dgrr"
+    path.write_bytes(CLEAN.read_bytes()[:size])
+    done = subprocess.run(
+        [sys.executable, "-m", "cirron_otel", "convert", f"dgrr:{path}", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert f"ends in the header, in {FIELD_AT[size]}, after {size} bytes" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("layout", ["segmented", "session"])

@@ -46,6 +46,18 @@ def test_recorded_events_are_valid() -> None:
     validate_telemetry_record(VERSION_4)
 
 
+@pytest.mark.parametrize("name", ["backend", "telemetry_collector", "sampling_source"])
+@pytest.mark.parametrize("blank", ["", " ", " \t", "\u2003"])
+def test_blank_capabilities_are_refused(name: str, blank: str) -> None:
+    metadata = VERSION_4["metadata"]
+    capabilities = {**metadata["memory_capabilities"], name: blank}
+    record = {**VERSION_4, "metadata": {**metadata, "memory_capabilities": capabilities}}
+    with pytest.raises(TelemetryRecordError, match=f"memory_capabilities.*{name}"):
+        validate_telemetry_record(record)
+    with pytest.raises(TelemetryRecordError):
+        telemetry_event_from_record(record)
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_required_fields(name: str) -> None:
     record = {key: value for key, value in VERSION_3.items() if key != name}

@@ -160,6 +160,44 @@ def test_an_array_under_another_key(tmp_path: Path) -> None:
     assert len(load_telemetry_events(path, events_key="tracked")) == 1
 
 
+@pytest.mark.parametrize("key", ["events", "telemetry_events"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_array_of_an_export_may_have_either_key(
+    tmp_path: Path, key: str, is_first: bool
+) -> None:
+    path = tmp_path / "a.json"
+    array = {key: [event("A", 1), event("A", 2)]}
+    more = {"peak_memory": 1.5, "counts": {"telemetry_events": 2}}
+    path.write_text(json.dumps({**array, **more} if is_first else {**more, **array}))
+    assert len(load_telemetry_events(path)) == 2
+    assert len(load_telemetry_events(tmp_path)) == 2
+
+
+def test_the_first_key_that_has_an_array_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"telemetry_events": [], "events": [event("A", 1)]}))
+    assert len(load_telemetry_events(path)) == 1
+    path.write_text(json.dumps({"events": 5, "telemetry_events": [event("A", 1)]}))
+    assert len(load_telemetry_events(path)) == 1
+
+
+def test_the_summary_beside_telemetry_events_describes_their_session(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    summary = manifest_session("A", "interrupted")
+    path.write_text(json.dumps({"session_summary": summary, "telemetry_events": [event("A", 1)]}))
+    assert statuses(path) == {"A": "interrupted"}
+    path.write_text(json.dumps({"session_summary": 5, "telemetry_events": [event("A", 1)]}))
+    assert statuses(path) == {"A": "incomplete"}
+
+
+@pytest.mark.parametrize("version", [1, 5, 99])
+def test_a_file_of_another_schema_is_an_error_that_names_it(tmp_path: Path, version: int) -> None:
+    path = export(tmp_path / "a.json", {**event("A", 1), "schema_version": version})
+    with pytest.raises(ValueError, match=f"schema_version {version} is not supported") as caught:
+        load_telemetry_sessions(path)
+    assert ("update cirron-otel" in str(caught.value)) == (version > 4)
+
+
 def test_skipped_line_becomes_a_warning(tmp_path: Path) -> None:
     path = tmp_path / SEGMENT
     path.write_text(f"{json.dumps(event('A', 1))}\nbroken\n")

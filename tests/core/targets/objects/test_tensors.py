@@ -118,6 +118,48 @@ def test_broken_files_are_refused(what: str, tmp_path: Path) -> None:
         TensorFile(file)
 
 
+_PARTS = {"a": ("F32", [2], noise(8)), "b": ("U8", [3], noise(3)), "c": ("F64", [0], b"")}
+
+
+def test_a_complete_file_is_covered(tmp_path: Path) -> None:
+    for name, tensors in (("parts", _PARTS), ("all", TENSORS), ("none", {})):
+        with written(tmp_path / name, file_of(tensors)).open("rb") as file:
+            TensorFile(file).check_coverage()
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = file_of(_PARTS)
+    for size in range(len(whole)):
+        with (
+            written(tmp_path / "file", whole[:size]).open("rb") as file,
+            pytest.raises(InputError),
+        ):
+            TensorFile(file).check_coverage()
+
+
+UNCOVERED = {
+    "bytes after the last tensor": ([0, 8], [8, 11], b"1"),
+    "a gap": ([0, 8], [9, 12], b"1"),
+    "an overlap": ([0, 8], [7, 10], b""),
+    "a gap at the start": ([1, 9], [9, 12], b"1"),
+}
+
+
+@pytest.mark.parametrize("what", UNCOVERED)
+def test_bytes_that_are_not_used_exactly_once_are_refused(what: str, tmp_path: Path) -> None:
+    a, b, more = UNCOVERED[what]
+    header = {
+        "a": {"dtype": "U8", "shape": [8], "data_offsets": a},
+        "b": {"dtype": "U8", "shape": [3], "data_offsets": b},
+    }
+    size = 11 - (what == "an overlap")
+    with written(tmp_path / "file", _with_header(header, noise(size) + more)).open("rb") as file:
+        with pytest.raises(InputError, match=r"adjacent|overlaps|after its last"):
+            TensorFile(file).check_coverage()
+        with pytest.raises(safetensors.SafetensorError):
+            safetensors.deserialize((tmp_path / "file").read_bytes())
+
+
 @given(st.binary(max_size=200), st.integers(0, 300))
 def test_whatever_the_bytes_no_other_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, cut: int

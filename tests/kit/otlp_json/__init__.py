@@ -1,0 +1,1 @@
+"""The conformance corpus of OTLP/JSON in tests/testdata/otlp-json: its cases and its readers."""
