@@ -11,12 +11,14 @@ from typing import Final, TypeAlias
 
 import ibis
 
+from ...semconv import HOST_NAME
 from ..analysis.index import SpoolIndex
-from ..analysis.run_batch import RunBatchOutline, outline_of
+from ..analysis.run_batch import RunBatchOutline, host_of_rows, outline_of
 from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
 from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
+from ..records.rows import rows_of
 from ..records.trace_marks import TRACE_STEP
 from ..run.shapes.producers import NAMES, REQUEST, TRAINING, Producer, is_cirron_sdk
 from ..spool.paths import SpoolPaths
@@ -56,6 +58,8 @@ class OpenedRun:
     chosen: ChosenRun
     is_complete: bool
     """Whether the batches are all of the spool."""
+    hosts: list[tuple[set[int], str | None]]
+    """For each batch with spans in order: the ranks of its spans, and the host that recorded it."""
 
 
 class OpenedTables:
@@ -134,7 +138,7 @@ class OpenedTables:
             _check_units(engine, relations)
             yield OpenedRun(
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
-                is_complete=names is None,
+                names is None, self._hosts(names),
             )  # fmt: skip
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
@@ -152,6 +156,21 @@ class OpenedTables:
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
         if recorders and all(is_foreign for _, is_foreign in recorders):
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
+
+    def _hosts(self, names: frozenset[str] | None) -> list[tuple[set[int], str | None]]:
+        hosts = []
+        for number, batch in enumerate(self._batches.batches):
+            if names is not None and batch.name not in names:
+                continue
+            outline = self._outlines[batch.key]
+            ranks, spans, host = outline.ranks, outline.spans, outline.text(HOST_NAME)
+            if batch.key in self._odd:
+                rows = rows_of(self._batches.content(number).data)
+                ranks = {span.rank for span in rows.spans if span.rank is not None}
+                spans, host = len(rows.spans), host_of_rows(rows)
+            if spans:
+                hosts.append((ranks, host))
+        return hosts
 
     @cached_property
     def _outlines(self) -> dict[str, RunBatchOutline]:

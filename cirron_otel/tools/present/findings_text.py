@@ -22,7 +22,6 @@ STYLES: Final[dict[str, str]] = {
 """The style of the word for a severity or a status on a terminal."""
 _WORDS: Final = {"failure": "FAILURE"}
 _MOST_INTERVALS: Final = 4
-_MOST_HOSTS: Final = 4
 _INDENT: Final = "  "
 
 
@@ -49,14 +48,12 @@ def per_rank(ns: int, ledger: LedgerRows | None) -> str:
 
 
 def place(finding: Finding, unit: str = "step") -> str:
-    """Return the ranks, the hosts, the units and the scope of a finding; "" if it has none."""
+    """Return the ranks, the units and the scope of a finding; "" if it has none."""
     parts = []
     ranks = [rank for rank in finding.ranks if rank is not None]
     if ranks:
-        hosts = ", ".join(map(printable, finding.hosts[:_MOST_HOSTS]))
         parts.append(
             f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}"
-            + (f" on {hosts}" if hosts else "")
             + (" (moving)" if finding.moving else "")
         )
     if finding.steps:

@@ -56,7 +56,10 @@ class EngineRecording:
     @cached_property
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""
-        return lane_sums(self._engine, self._relations.span, self._run.mark)
+        sums = lane_sums(self._engine, self._relations.span, self._run.mark)
+        for ranks, host in self._run.hosts:
+            sums.set_host(ranks, host)
+        return sums
 
     @cached_property
     def tree(self) -> ScopeTree:

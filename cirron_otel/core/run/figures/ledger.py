@@ -25,6 +25,7 @@ class Lane:
 
     rank: int | None
     host: str | None
+    """The host that recorded the last batch of the rank; None if it is unknown."""
     start: np.ndarray
     """The start of each unit, Unix ns."""
     ns: np.ndarray

@@ -162,7 +162,7 @@ class LedgerFold:
     def _add_empty(self, rank: int, sums: RankSums) -> None:
         """Add a lane without units."""
         nothing = np.zeros(0, np.int64)
-        lane = Lane(rank, None, nothing, nothing, nothing, nothing, {}, nothing, nothing)
+        lane = Lane(rank, sums.host, nothing, nothing, nothing, nothing, {}, nothing, nothing)
         lane.size = self._size
         self._extend(sums)
         if sums.first_ns is not None and sums.last_ns is not None:
@@ -209,8 +209,8 @@ class LedgerFold:
     def _lane(self, rank: int | None, times: _Times, first: int, last: int) -> Lane:
         count = len(times.start)
         lane = Lane(
-            rank, None, times.start, times.ns, times.key, times.key, times.accounts, times.waiting,
-            np.full(count, -1), parts=times.parts,
+            rank, self._sums[rank].host, times.start, times.ns, times.key, times.key,
+            times.accounts, times.waiting, np.full(count, -1), parts=times.parts,
         )  # fmt: skip
         if _overlaps(times):
             busy_and_idle(lane, first, last)

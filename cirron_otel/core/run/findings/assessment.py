@@ -111,11 +111,6 @@ class Assessment:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""
         return known_ranks(self.ledger.lanes[lane].rank for lane in lanes)
 
-    def hosts_of(self, lanes: Iterable[int]) -> list[str]:
-        """Return the hosts of lanes."""
-        hosts = {self.ledger.lanes[lane].host for lane in lanes}
-        return sorted(each for each in hosts if each is not None)
-
     def share(self, ns: float) -> float | None:
         """Return a time as a fraction of the ledger's total."""
         return min(ns / self.total_ns, 1.0) if self.total_ns else None

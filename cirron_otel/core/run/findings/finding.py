@@ -42,6 +42,7 @@ class Finding:
     ranks: list[int | None] = field(default_factory=list)
     """The ranks that cause the cost; empty if all ranks do."""
     hosts: list[str] = field(default_factory=list)
+    """The hosts of `ranks` that are known, which `conclude` sets."""
     epochs: list[str] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
     """The first and the last number of each interval of units; empty if it concerns all units."""

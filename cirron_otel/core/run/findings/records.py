@@ -9,7 +9,6 @@ from .assessment import locate
 from .facts import Facts
 from .failures import missing_ranks
 from .finding import Advice, Finding, Severity
-from .words import ranks_text
 
 
 def record_findings(facts: Facts) -> Iterator[Finding]:
@@ -58,7 +57,7 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
     begin = "from the start" if first.is_from_start else f"from step {first.first.step} on"
     verb = "has" if len(first.odd) == 1 else "have"
     finding.sentence = (
-        f"{ranks_text(first.odd)} {verb} other weights than the other replicas {begin}."
+        f"{facts.who(first.odd)} {verb} other weights than the other replicas {begin}."
     )
     locate(finding, step=first.first.step, epoch=first.first.epoch, replicas=len(first.ranks),
            compared=facts.replicas.steps)  # fmt: skip

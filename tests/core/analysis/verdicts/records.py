@@ -47,7 +47,11 @@ def mark(
 class Rank:
     """The records of one rank: a session, epochs and steps, one after the other."""
 
-    def __init__(self, rank: int | None = 0, *, pid: int = 1, start: int = START) -> None:
+    def __init__(
+        self, rank: int | None = 0, *, pid: int = 1, start: int = START, **resource: Any
+    ) -> None:
+        """`resource` has attributes of the resource, with `_` instead of `.`."""
+        self.resource = {name.replace("_", "."): value for name, value in resource.items()}
         self.rank, self.pid, self.at, self.begun = rank, pid, start, start
         self.spans: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
@@ -117,7 +121,7 @@ def write_spool(folder: Path, ranks: Iterable[Rank], run: str | None = None) -> 
             "created_ns": rank.at, "spans": spans, "marks": marks, "snapshots": [],
         }  # fmt: skip
         if run is not None:
-            attributes = {"cirron.run.id": run}
+            attributes = {"cirron.run.id": run, **rank.resource}
             batch["otel"] = {"session": spans[-1]["id"], "resource": {"attributes": attributes}}
         (folder / "spool" / f"{name}.json").write_text(json.dumps(batch))
     return folder
