@@ -13,9 +13,9 @@ from . import output
 from .follow import Followed
 
 if TYPE_CHECKING:
+    from ...core.run.findings.choices import Choices
     from ...core.run.findings.finding import Finding
     from ...core.run.findings.live import Change, LiveConclusion, LiveFindings
-    from ...core.run.findings.thresholds import Limits
     from ...core.run.followed_run import FollowedRun
     from ...core.spool.reader import SpoolReader
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def live_findings(
     reader: SpoolReader,
     wanted: str | None,
-    limits: Limits,
+    choices: Choices,
     units: int | None,
     *,
     as_json: bool,
@@ -35,7 +35,7 @@ def live_findings(
     """
     from ...core.run.findings.live import UNITS, LiveFindings
 
-    live = LiveFindings(reader, wanted, limits, UNITS if units is None else units)
+    live = LiveFindings(reader, wanted, choices, UNITS if units is None else units)
     return _PrintedFindings(live, as_json=as_json, is_failure=is_failure)
 
 

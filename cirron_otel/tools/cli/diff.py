@@ -14,8 +14,8 @@ from ...errors import UsageError
 from ..present.divergence_text import comparison_lines, gap_texts
 from ..present.formatting import count, printable
 from . import output
-from .diagnose import FAILED_VERDICT
 from .engines import PYTHON, EngineSource, computed_by, engine_option
+from .failing import FAILED_VERDICT
 from .parameters import PlacesCommand, from_option, json_option
 from .runs import report_chosen
 from .sources import as_spool, shown_source

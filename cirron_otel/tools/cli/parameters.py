@@ -117,6 +117,14 @@ set_option: Callable[[F], F] = click.option(
     metavar="NAME=VALUE",
     help="Change a threshold (docs/findings.md lists them). Can be given several times.",
 )
+ignore_option: Callable[[F], F] = click.option(
+    "--ignore",
+    "ignored",
+    multiple=True,
+    metavar="KIND[:NAME]",
+    help="Findings of this kind, in the phase or scope NAME, count neither for the status nor for"
+    " --fail-on. Can be given several times.",
+)
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",

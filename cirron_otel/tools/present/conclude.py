@@ -15,34 +15,35 @@ from .unit_figures import phase_rows, scope_rows, unit_figures
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.records.problems import ReadingProblem
-    from ...core.run.findings.thresholds import Limits
+    from ...core.run.findings.choices import Choices
     from ...core.run.run import Run
     from ...core.spool.paths import SpoolPaths
     from ...core.spool.reader import SpoolReader
 
 
 def conclude(
-    run: Run, unit: str = "step", world_size: int | None = None, limits: Limits | None = None
+    run: Run, unit: str = "step", world_size: int | None = None, choices: Choices | None = None
 ) -> Conclusion:
     """Return the conclusion on a run. Raises TargetError if there is no disk space.
 
     `unit` is the name of a unit. `world_size` is the number of ranks that the run should have, if
-    it is known. `limits` are the thresholds of the findings, by default without changes.
+    it is known. `choices` are the thresholds and the ignored findings, by default none.
     """
     from ...core.run.findings import conclude as rules
+    from ...core.run.findings.choices import Choices
     from ...core.run.findings.run_facts import facts_of
-    from ...core.run.findings.thresholds import Limits
 
-    limits = Limits() if limits is None else limits
+    choices = Choices() if choices is None else choices
     facts = facts_of(run, unit=unit, world_size=world_size)
-    findings = rules.conclude(facts, limits)
+    findings, ignored = choices.divided(rules.conclude(facts, choices.limits))
     return Conclusion(
         findings,
         rules.status_of(findings),
         rules.headline_of(findings, facts),
         facts.state,
         [NotAssessed(**each) for each in rules.not_assessed(facts)],
-        limits.to_json(),
+        choices.limits.to_json(),
+        ignored,
     )
 
 
@@ -52,7 +53,7 @@ def document_of_run(
     chosen: ChosenRun | None = None,
     *,
     reader: SpoolReader | None = None,
-    limits: Limits | None = None,
+    choices: Choices | None = None,
     world_size: int | None = None,
 ) -> Document:
     """Return the document of a run. Raises TargetError if there is no disk space.
@@ -68,7 +69,7 @@ def document_of_run(
     units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
     if world_size is None and chosen is not None:
         world_size = chosen.world_size
-    conclusion = conclude(run, unit, world_size, limits)
+    conclusion = conclude(run, unit, world_size, choices)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":
         opened = _open_scopes(reader.paths, run.recording.files())

@@ -82,3 +82,165 @@ class TestHosts:
     def test_a_name_with_control_characters(self, tmp_path: Path, call: Call) -> None:
         spool = straggling(tmp_path, "node-a", "b\x1b[31m\nc")
         assert "\x1b" not in call("report", spool).stdout
+
+
+def slow(folder: Path, **phases: float) -> Path:
+    """A run of one rank whose steps have some phases, in ms; it takes 2.4 s and more."""
+    rank = Rank(0, pid=1, host_name="node-a")
+    for step in range(200):
+        rank.step(step, STEP | phases)
+    return write_spool(folder, [rank], run="cd" * 16)
+
+
+class TestIgnore:
+    """`--ignore KIND[:NAME]`."""
+
+    @pytest.mark.parametrize("pattern", ["INPUT_BOUND", "input_bound:data_load"])
+    @pytest.mark.parametrize("engine", ["python", "duckdb"])
+    def test_ignored_findings_do_not_count(
+        self, tmp_path: Path, call: Call, pattern: str, engine: str
+    ) -> None:
+        spool = slow(tmp_path, data_load=5.0, checkpoint_save=2.0)
+        options = (spool, "--engine", engine, "--ignore", pattern)
+        found, whole = document(call, *options), document(call, spool)
+        assert whole["findings"][0]["kind"] == "INPUT_BOUND"
+        assert found["ignored"] == whole["findings"][:1]
+        assert found["findings"] == whole["findings"][1:]
+        assert found["headline"] == whole["findings"][1]["sentence"]
+        assert whole["ignored"] == []
+        [diagnosed] = json.loads(call("diagnose", *options, "--json").stdout)["runs"]
+        assert diagnosed["ignored"] == found["ignored"]
+        for command in ("report", "diagnose"):
+            assert "1 finding ignored: INPUT_BOUND" in call(command, *options).stdout
+
+    def test_a_run_whose_findings_are_all_ignored_is_healthy(
+        self, tmp_path: Path, call: Call
+    ) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        done = call("diagnose", spool, "--ignore", "INPUT_BOUND", "--fail-on", "warning")
+        assert done.returncode == 0
+        assert done.stdout.startswith("HEALTHY: The time of 200 steps is ")
+
+    def test_other_phases_count(self, tmp_path: Path, call: Call) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        found = document(call, spool, "--ignore", "INPUT_BOUND:other_load")
+        assert found["findings"][0]["kind"] == "INPUT_BOUND"
+
+    def test_the_page(self, tmp_path: Path, call: Call) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        call("report", spool, "--html", tmp_path / "run.html", "--ignore", "INPUT_BOUND")
+        assert "1 finding ignored: INPUT_BOUND" in (tmp_path / "run.html").read_text("utf-8")
+
+    def test_the_conclusion_is_not_stored(self, tmp_path: Path, call: Call) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        (spool / "state").mkdir()
+        call("report", spool, "--ignore", "INPUT_BOUND")
+        assert not (spool / "conclusion.json").exists()
+        call("report", spool)
+        assert (spool / "conclusion.json").exists()
+
+
+class TestFailOn:
+    """`--fail-on SEVERITY|KIND[:NAME]|new`, with `--baseline`."""
+
+    @pytest.mark.parametrize(
+        ("condition", "code"),
+        [("warning", 6), ("critical", 6), ("failure", 0), ("INPUT_BOUND", 6), ("WAIT_HEAVY", 0),
+         ("INPUT_BOUND:data_load", 6), ("INPUT_BOUND:h2d", 0), ("FORWARD_HEAVY", 0)],
+    )  # fmt: skip
+    @pytest.mark.parametrize("command", ["report", "diagnose"])
+    def test_severities_and_kinds(
+        self, tmp_path: Path, call: Call, command: str, condition: str, code: int
+    ) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        assert call(command, spool, "--fail-on", condition).returncode == code
+
+    def test_a_notice_fails_only_if_all_findings_of_its_kind_are_notices(
+        self, tmp_path: Path, call: Call
+    ) -> None:
+        spool = slow(tmp_path, data_load=0.35, forward=9.0)
+        kinds = {each["kind"]: each["severity"] for each in document(call, spool)["findings"]}
+        assert kinds == {"INPUT_BOUND": "notice", "FORWARD_HEAVY": "notice"}
+        assert call("diagnose", spool, "--fail-on", "INPUT_BOUND").returncode == 0
+        assert call("diagnose", spool, "--fail-on", "FORWARD_HEAVY").returncode == 6
+
+    def test_several_conditions(self, tmp_path: Path, call: Call) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        conditions = ("--fail-on", "NON_FINITE", "--fail-on", "critical")
+        assert call("diagnose", spool, *conditions).returncode == 6
+
+    @pytest.mark.parametrize("form", ["report", "diagnose", "recording"])
+    def test_new_findings(self, tmp_path: Path, call: Call, form: str) -> None:
+        earlier = slow(tmp_path / "a", data_load=5.0)
+        same = slow(tmp_path / "b", data_load=6.0)
+        worse = slow(tmp_path / "c", data_load=5.0, checkpoint_save=3.0)
+        baseline = earlier
+        if form != "recording":
+            baseline = tmp_path / "baseline.json"
+            baseline.write_text(call(form, earlier, "--json").stdout)
+        options = ("--fail-on", "new", "--baseline", baseline)
+        assert call("diagnose", same, *options).returncode == 0
+        for command in ("report", "diagnose"):
+            done = call(command, worse, *options)
+            assert done.returncode == 6
+            text = f"cirron-otel: new since {baseline}: {_checkpoints(call, worse)}\n"
+            assert done.stderr == text
+        ignored = ("--ignore", "CHECKPOINT_HEAVY")
+        assert call("report", worse, *options, *ignored).returncode == 0
+
+    def test_ignored_findings_of_the_baseline_are_not_new(self, tmp_path: Path, call: Call) -> None:
+        spool, baseline = slow(tmp_path, data_load=5.0), tmp_path / "baseline.json"
+        baseline.write_text(call("report", spool, "--json", "--ignore", "INPUT_BOUND").stdout)
+        options = ("--fail-on", "new", "--baseline", baseline)
+        assert call("report", spool, *options).returncode == 0
+
+    def test_a_notice_of_the_baseline(self, tmp_path: Path, call: Call) -> None:
+        """A warning may be a notice in another run by chance; a critical finding is news."""
+        small = slow(tmp_path / "a", data_load=0.4)
+        options = ("--fail-on", "new", "--baseline", small)
+        assert document(call, small)["findings"][0]["severity"] == "notice"
+        warning, critical = slow(tmp_path / "b", data_load=0.7), slow(tmp_path / "c", data_load=5.0)
+        assert document(call, warning)["findings"][0]["severity"] == "warning"
+        assert call("report", warning, *options).returncode == 0
+        assert call("report", critical, *options).returncode == 6
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--fail-on", "new"), "--fail-on new and --baseline FILE need each other"),
+            (("--baseline", "x"), "--fail-on new and --baseline FILE need each other"),
+            (("--fail-on", "severe"), "'severe' is not a kind of finding"),
+            (("--fail-on", "SPIKES:"), "expected the name of a phase or a scope"),
+            (("--ignore", "severe"), "'severe' is not a kind of finding"),
+            (("--rules", "traceml", "--ignore", "SPIKES"), "cannot be combined with --rules"),
+            (("--rules", "traceml", "--fail-on", "SPIKES"), "expected warning, critical, failure"),
+        ],
+    )
+    @pytest.mark.parametrize("command", ["report", "diagnose"])
+    def test_wrong_usage(
+        self, tmp_path: Path, call: Call, command: str, options: tuple[str, ...], message: str
+    ) -> None:
+        done = call(command, slow(tmp_path), *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+    def test_bad_baselines(self, tmp_path: Path, call: Call) -> None:
+        spool = slow(tmp_path / "a")
+        options = ("report", spool, "--fail-on", "new", "--baseline")
+        assert call(*options, tmp_path / "nothing").returncode == 3
+        several = tmp_path / "several.json"
+        several.write_text('{"runs": [{}, {}]}')
+        done = call(*options, several)
+        assert done.returncode == 2
+        assert "expected the document of one run, not 2" in done.stderr
+        several.write_text('{"a": 1}')
+        done = call(*options, several)
+        assert done.returncode == 3
+        assert "it has no run; expected a recording" in done.stderr
+
+
+def _checkpoints(call: Call, spool: Path) -> str:
+    [found] = [e for e in document(call, spool)["findings"] if e["kind"] == "CHECKPOINT_HEAVY"]
+    sentence: str = found["sentence"]
+    return sentence

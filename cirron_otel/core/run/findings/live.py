@@ -11,6 +11,7 @@ from ...spool.reader import SpoolReader
 from ..accounts import OVERRIDING, account_of
 from ..followed_run import COUNTED, FollowedRun
 from ..stall import Stall
+from .choices import Choices
 from .conclude import Status, conclude, headline_of, status_of
 from .facts import Facts
 from .finding import Finding
@@ -47,14 +48,14 @@ class LiveFindings:
     """The findings on a followed run."""
 
     def __init__(
-        self, reader: SpoolReader, wanted: str | None, limits: Limits, units: int = UNITS
+        self, reader: SpoolReader, wanted: str | None, choices: Choices, units: int = UNITS
     ) -> None:
         """Follow the run `wanted`, or else the last one; a run may begin later.
 
         `units` is the number of the last units of each rank that are assessed.
         """
         self.followed = FollowedRun(reader, wanted, units)
-        self._limits, self._units = limits, units
+        self._choices, self._units = choices, units
         self._facts: Facts | None = None
         self._state: object = None
 
@@ -70,9 +71,11 @@ class LiveFindings:
         state = followed.run.id, followed.state
         if self._facts is None or state != self._state:
             self._facts, self._state = self._read(now_ns), state
-        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, self._limits)]
+        limits = self._choices.limits
+        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, limits)]
         facts = replace(self._facts, stalls=stalls)
-        findings = list(_reported(facts, conclude(facts, self._limits), min(_FEWEST, self._units)))
+        counted, _ = self._choices.divided(conclude(facts, limits))
+        findings = list(_reported(facts, counted, min(_FEWEST, self._units)))
         return LiveConclusion(
             findings,
             status_of(findings),

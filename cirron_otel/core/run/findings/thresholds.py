@@ -92,6 +92,11 @@ KINDS: Final[Mapping[str, str]] = {
 """All kinds of findings, each with the prefix of its thresholds; empty if it has none."""
 
 
+def is_notice(kind: str) -> bool:
+    """Return whether all findings of a kind are notices."""
+    return f"{KINDS[kind]}.notice" in LIMITS
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The values of all thresholds, with the changes that the user made."""
