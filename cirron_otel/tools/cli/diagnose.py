@@ -21,6 +21,7 @@ from .parameters import (
     from_option,
     ignore_option,
     json_option,
+    price_option,
     rules_option,
     run_option,
     set_option,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
 @ignore_option
+@price_option
 @fail_on_options
 @json_option
 def diagnose(
@@ -68,6 +70,7 @@ def diagnose(
     settings: tuple[str, ...],
     live: bool,
     ignored: tuple[str, ...],
+    price: str | None,
     fail_on: tuple[str, ...],
     baseline: str | None,
     as_json: bool,
@@ -85,16 +88,18 @@ def diagnose(
     if live and unit is not None:
         raise UsageError("--unit cannot be combined with --live")
     if rules == TRACEML:
-        if ignored or baseline is not None:
-            raise UsageError(f"--ignore and --baseline cannot be combined with --rules {TRACEML}")
+        if ignored or (price, baseline) != (None, None):
+            raise UsageError("--rules cannot be combined with --ignore, --price and --baseline")
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
             place, engine, changes, unit,
             live=live, fail_on=severity_of(fail_on), as_json=as_json,
         )  # fmt: skip
         return FAILED_VERDICT if has_failed else code
-    choices = choices_of(settings, ignored)
+    choices = choices_of(settings, ignored, price)
     if live:
+        if price is not None:
+            raise UsageError("--price cannot be combined with --live")
         conditions = conditions_of(fail_on, baseline, source, choices)
         has_failed, code = _live(place, choices, window, conditions, as_json=as_json)
         return FAILED_VERDICT if has_failed else code

@@ -125,6 +125,11 @@ ignore_option: Callable[[F], F] = click.option(
     help="Findings of this kind, in the phase or scope NAME, count neither for the status nor for"
     " --fail-on. Can be given several times.",
 )
+price_option: Callable[[F], F] = click.option(
+    "--price",
+    metavar="PRICE",
+    help="The price of an hour of a rank, as in 2.5/h or '2.5 EUR/h': findings have their costs.",
+)
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",

@@ -20,6 +20,7 @@ from .parameters import (
     from_option,
     ignore_option,
     json_option,
+    price_option,
     rules_option,
     run_option,
     set_option,
@@ -83,6 +84,7 @@ _MOST_ASKED = 20
 @rules_option
 @set_option
 @ignore_option
+@price_option
 @fail_on_options
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
@@ -100,6 +102,7 @@ def report(
     rules: str | None,
     settings: tuple[str, ...],
     ignored: tuple[str, ...],
+    price: str | None,
     fail_on: tuple[str, ...],
     baseline: str | None,
     no_pager: bool,
@@ -120,11 +123,11 @@ def report(
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
             raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
-        if ignored or baseline is not None:
-            raise UsageError("--ignore and --baseline cannot be combined with --rules")
+        if ignored or (price, baseline) != (None, None):
+            raise UsageError("--rules cannot be combined with --ignore, --price and --baseline")
         named = EngineSource(source, source_format, run)
         return _verdicts(engine, named, settings, unit, severity_of(fail_on), as_json=as_json)
-    choices = choices_of(settings, ignored)
+    choices = choices_of(settings, ignored, price)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     conditions = conditions_of(fail_on, baseline, source, choices)

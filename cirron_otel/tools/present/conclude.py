@@ -36,6 +36,9 @@ def conclude(
     choices = Choices() if choices is None else choices
     facts = facts_of(run, unit=unit, world_size=world_size)
     findings, ignored = choices.divided(rules.conclude(facts, choices.limits))
+    if choices.rate is not None:
+        for each in (*findings, *ignored):
+            each.amount = choices.rate.amount(each.cost_ns)
     return Conclusion(
         findings,
         rules.status_of(findings),
@@ -77,7 +80,7 @@ def document_of_run(
         source,
         chosen,
         figures,
-        ledger_rows(run.ledger),
+        ledger_rows(run.ledger, None if choices is None else choices.rate),
         units,
         conclusion,
         sessions=run.sessions,

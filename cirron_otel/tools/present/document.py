@@ -116,6 +116,7 @@ class Document:
             "ignored": [each.to_json() for each in self.ignored],
             "not_assessed": [asdict(each) for each in self.not_assessed],
             "thresholds": dict(self.thresholds),
+            "price": None if self.ledger is None else self.ledger.price(),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -33,13 +33,16 @@ def severity_word(severity: str) -> str:
 def price(finding: Finding, ledger: LedgerRows | None = None) -> str:
     """Return the mean cost of a rank, and its extent; "" for a finding without a cost, or with 0.
 
-    Without a ledger, it is the cost of all ranks together.
+    The amount of the cost follows if the price of an hour is known; it is that of all ranks.
+    Without a ledger, the time is the cost of all ranks together.
     """
     if not finding.cost_ns:
         return ""
     if ledger is None:
         return duration(finding.cost_ns)
-    return f"{per_rank(finding.cost_ns, ledger)} of the run's {duration(ledger.extent_ns)}"
+    text = f"{per_rank(finding.cost_ns, ledger)} of the run's {duration(ledger.extent_ns)}"
+    amount = ledger.amount_of(finding.cost_ns)
+    return text if amount is None else f"{text}, {printable(amount)}"
 
 
 def per_rank(ns: int, ledger: LedgerRows | None) -> str:

@@ -115,6 +115,8 @@ def fact_lines(document: Document) -> Iterator[str]:
         facts.append(f"{duration(run.duration_ns)}{began}")
     if document.state == "incomplete":
         facts.append("without an end")
+    if document.ledger is not None and (amount := document.ledger.amount) is not None:
+        facts.append(printable(amount).replace(" ", "\N{NO-BREAK SPACE}"))
     yield from wrapped(", ".join(facts), f"{run_title(document)}: ", "  ")
     if document.state == "running":
         yield from _open_lines(document.open_scopes)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.core.run.findings.rate import Rate
 from cirron_otel.tools.cli.main import run as run_command
 from tests.core.analysis.verdicts.records import Rank, write_spool
 
@@ -212,7 +213,7 @@ class TestFailOn:
             (("--fail-on", "severe"), "'severe' is not a kind of finding"),
             (("--fail-on", "SPIKES:"), "expected the name of a phase or a scope"),
             (("--ignore", "severe"), "'severe' is not a kind of finding"),
-            (("--rules", "traceml", "--ignore", "SPIKES"), "cannot be combined with --rules"),
+            (("--rules", "traceml", "--ignore", "SPIKES"), "--rules cannot be combined with"),
             (("--rules", "traceml", "--fail-on", "SPIKES"), "expected warning, critical, failure"),
         ],
     )
@@ -244,3 +245,56 @@ def _checkpoints(call: Call, spool: Path) -> str:
     [found] = [e for e in document(call, spool)["findings"] if e["kind"] == "CHECKPOINT_HEAVY"]
     sentence: str = found["sentence"]
     return sentence
+
+
+class TestPrice:
+    """`--price`, of an hour of a rank."""
+
+    @pytest.mark.parametrize(
+        ("price", "shown", "currency"),
+        [("3600/h", "≈ {}", None), ("3600", "≈ {}", None), ("3600 EUR/h", "≈ {} EUR", "EUR"),
+         ("EUR3600/h", "≈ EUR {}", "EUR"), ("$3600/h", "≈ ${}", "$"), ("3600€", "≈ {}€", "€")],
+    )  # fmt: skip
+    def test_costs(
+        self, tmp_path: Path, call: Call, price: str, shown: str, currency: str | None
+    ) -> None:
+        """An hour costs 3,600, so each second of a rank costs 1."""
+        spool = slow(tmp_path, data_load=5.0)
+        found = document(call, spool, "--price", price)
+        assert found["price"] == {"per_hour": 3600, "currency": currency, "total": 2.6}
+        first = found["findings"][0]
+        assert first["amount"] == first["cost_ns"] / 1e9 == 1
+        for command in ("report", "diagnose"):
+            text = flat(call(command, spool, "--price", price).stdout)
+            assert f"CRITICAL INPUT_BOUND: 1 s of the run's 2.6 s, {shown.format('1.00')};" in text
+            assert f"UTC, {shown.format('2.60')} " in text.replace("\N{NO-BREAK SPACE}", " ")
+
+    def test_the_costs_of_all_ranks(self, tmp_path: Path, call: Call) -> None:
+        """Texts have the time of a rank, and the amount for all of them."""
+        spool = straggling(tmp_path, "node-a", "node-a")
+        found = document(call, spool, "--price", "3600/h")["findings"][0]
+        assert found["amount"] == pytest.approx(found["cost_ns"] / 1e9)
+        seconds = found["amount"]
+        text = flat(call("report", spool, "--price", "3600/h").stdout)
+        assert f"{500 * seconds:.3g} ms of the run's 660 ms, ≈ {seconds:.2f};" in text
+
+    @pytest.mark.parametrize(
+        ("amount", "text"),
+        [(0.0, "0"), (0.000123, "0.00012"), (0.05, "0.05"), (0.5, "0.50"), (12.3, "12.30"),
+         (1234567.8, "1,234,568")],
+    )  # fmt: skip
+    def test_amounts_as_text(self, amount: float, text: str) -> None:
+        assert Rate(1.0).text(amount) == text
+
+    def test_without_a_price(self, tmp_path: Path, call: Call) -> None:
+        found = document(call, slow(tmp_path, data_load=5.0))
+        assert found["price"] is None
+        assert {each["amount"] for each in found["findings"]} == {None}
+
+    @pytest.mark.parametrize(
+        "price", ["", "0/h", "-1/h", "free", "1e3/h", "2.5h", "2,5/h", "$2EUR", "2.5/d", "nan/h"]
+    )
+    def test_invalid_prices(self, tmp_path: Path, call: Call, price: str) -> None:
+        done = call("report", slow(tmp_path), "--price", price)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is not the price of an hour of a rank: expected a number above 0" in done.stderr

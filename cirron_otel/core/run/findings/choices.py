@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ....errors import UsageError
 from .finding import Finding
+from .rate import Rate, rate_of
 from .thresholds import KINDS, Limits, limits_of
 
 
@@ -44,6 +45,9 @@ class Choices:
     ignored: tuple[Pattern, ...] = ()
     """The findings that count neither for the status nor for the headline."""
 
+    rate: Rate | None = None
+    """The price of an hour of a rank; None if costs have no amounts."""
+
     @property
     def is_default(self) -> bool:
         """Whether no choice was made."""
@@ -59,9 +63,13 @@ class Choices:
         return counted, ignored
 
 
-def choices_of(settings: Iterable[str] = (), ignored: Iterable[str] = ()) -> Choices:
+def choices_of(
+    settings: Iterable[str] = (), ignored: Iterable[str] = (), price: str | None = None
+) -> Choices:
     """Return the choices from the texts of options. Raises UsageError.
 
-    `settings` are thresholds as `NAME=VALUE`, and `ignored` findings as `KIND` or `KIND:NAME`.
+    `settings` are thresholds as `NAME=VALUE`, `ignored` findings as `KIND` or `KIND:NAME`, and
+    `price` that of an hour of a rank.
     """
-    return Choices(limits_of(settings), tuple(map(pattern_of, ignored)))
+    rate = None if price is None else rate_of(price)
+    return Choices(limits_of(settings), tuple(map(pattern_of, ignored)), rate)

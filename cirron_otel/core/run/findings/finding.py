@@ -56,6 +56,8 @@ class Finding:
     """The recorded name of a scope that is not a phase."""
     subject: str | None = None
     """A part of the id: the account, the mark or the device that the finding is about."""
+    amount: float | None = None
+    """The price of the cost as money, if the price of an hour of a rank is known."""
     evidence: dict[str, Any] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
 
@@ -72,8 +74,8 @@ class Finding:
         return {
             "id": self.id, "kind": self.kind, "severity": self.severity, "cost_ns": self.cost_ns,
             "share": self.share, "running_share": self.running_share,
-            "share_low": self.share_low, "ranks": self.ranks, "hosts": self.hosts,
-            "epochs": self.epochs, "steps": [list(each) for each in self.steps],
+            "share_low": self.share_low, "amount": self.amount, "ranks": self.ranks,
+            "hosts": self.hosts, "epochs": self.epochs, "steps": [list(each) for each in self.steps],
             "every": self.every, "moving": self.moving, "phase": self.phase, "scope": self.scope,
             "sentence": self.sentence, "evidence": self.evidence,
             "advice": [{"text": each.text, "gain_ns": each.gain_ns} for each in self.advice],
