@@ -25,6 +25,7 @@ from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
+from .accounts import BY_RULE, AccountNames
 from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
@@ -46,9 +47,18 @@ _AT_ONCE: Final = 100
 class Run:
     """The figures of a run."""
 
-    def __init__(self, recording: Recording, files: RunFiles, slowest: int = 10) -> None:
-        """`slowest` is the number of units that the property of that name lists."""
-        self.recording = recording
+    def __init__(
+        self,
+        recording: Recording,
+        files: RunFiles,
+        slowest: int = 10,
+        accounts: AccountNames = BY_RULE,
+    ) -> None:
+        """`slowest` is the number of units that the property of that name lists.
+
+        `accounts` has the accounts of scopes by their names.
+        """
+        self.recording, self._accounts = recording, accounts
         self._files, self._most_slowest = files, slowest
 
     @cached_property
@@ -68,7 +78,9 @@ class Run:
     @cached_property
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
-        folds = _UnitFolds(self.recording, self._failures, self._most_slowest, self.epoch_of)
+        folds = _UnitFolds(
+            self.recording, self._failures, self._most_slowest, self.epoch_of, self._accounts
+        )
         for units, parts in self._unit_blocks():
             folds.ranks.add(units, parts)
             folds.ledger.add(units, parts)
@@ -339,12 +351,13 @@ class _UnitFolds:
         failures: Failures,
         slowest: int,
         epoch_of: Callable[[str | None], str | None],
+        accounts: AccountNames,
     ) -> None:
         texts = recording.texts
         parents = {parent for parent, _ in recording.extents}
         self.ledger = LedgerFold(
-            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts),
-            lambda token: epoch_of(texts.text(token)),
+            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts, accounts),
+            lambda token: epoch_of(texts.text(token)), accounts,
         )  # fmt: skip
         self.ranks = RankFold(recording.texts)
         self.together: Breakdown

@@ -55,14 +55,17 @@ def in_python(
                 of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
                 shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
                 batches.on_progress = shown
-                with open_run(batches, batches, unit=unit) as opened:
+                with open_run(batches, batches, unit=unit, accounts=choices.accounts) as opened:
                     document = document_of_run(
                         shown_name, opened, chosen, reader=batches, choices=choices
                     )
                 runs.append((chosen, document))
         else:
             shown.stage("reading batches", then="diagnosing")
-            with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
+            with open_chosen_run(reader, source.run, unit=unit, accounts=choices.accounts) as (
+                chosen,
+                opened,
+            ):
                 report_chosen(chosen, source.run)
                 document = document_of_run(
                     shown_name, opened, chosen, reader=reader, choices=choices
@@ -82,8 +85,9 @@ def concluded_by(engine: str, source: EngineSource, choices: Choices) -> Conclud
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
             with tables.run(chosen, names) as run:
+                opened = engine_run(run, accounts=choices.accounts)
                 document = document_of_run(
-                    shown_source(source.name), engine_run(run), run.chosen, choices=choices
+                    shown_source(source.name), opened, run.chosen, choices=choices
                 )
             runs.append((chosen, document))
         return runs

@@ -18,6 +18,7 @@ from .failing import FAILED_VERDICT, Conditions, conditions_of, fail_on_options,
 from .parameters import (
     TRACEML,
     PlacesCommand,
+    account_option,
     from_option,
     ignore_option,
     json_option,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
+@account_option
 @ignore_option
 @price_option
 @fail_on_options
@@ -69,6 +71,7 @@ def diagnose(
     window: int | None,
     settings: tuple[str, ...],
     live: bool,
+    accounts: tuple[str, ...],
     ignored: tuple[str, ...],
     price: str | None,
     fail_on: tuple[str, ...],
@@ -88,15 +91,17 @@ def diagnose(
     if live and unit is not None:
         raise UsageError("--unit cannot be combined with --live")
     if rules == TRACEML:
-        if ignored or (price, baseline) != (None, None):
-            raise UsageError("--rules cannot be combined with --ignore, --price and --baseline")
+        if accounts or ignored or (price, baseline) != (None, None):
+            raise UsageError(
+                "--rules cannot be combined with --account, --ignore, --price and --baseline"
+            )
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
             place, engine, changes, unit,
             live=live, fail_on=severity_of(fail_on), as_json=as_json,
         )  # fmt: skip
         return FAILED_VERDICT if has_failed else code
-    choices = choices_of(settings, ignored, price)
+    choices = choices_of(settings, ignored, accounts, price)
     if live:
         if price is not None:
             raise UsageError("--price cannot be combined with --live")

@@ -117,6 +117,13 @@ set_option: Callable[[F], F] = click.option(
     metavar="NAME=VALUE",
     help="Change a threshold (docs/findings.md lists them). Can be given several times.",
 )
+account_option: Callable[[F], F] = click.option(
+    "--account",
+    "accounts",
+    multiple=True,
+    metavar="NAME=ACCOUNT",
+    help="The account of your scopes with a name (docs/ledger.md). Can be given several times.",
+)
 ignore_option: Callable[[F], F] = click.option(
     "--ignore",
     "ignored",

@@ -17,6 +17,7 @@ from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .failing import FAILED_VERDICT, conditions_of, fail_on_options, severity_of
 from .parameters import (
     PlacesCommand,
+    account_option,
     from_option,
     ignore_option,
     json_option,
@@ -83,6 +84,7 @@ _MOST_ASKED = 20
 @unit_option
 @rules_option
 @set_option
+@account_option
 @ignore_option
 @price_option
 @fail_on_options
@@ -101,6 +103,7 @@ def report(
     unit: str | None,
     rules: str | None,
     settings: tuple[str, ...],
+    accounts: tuple[str, ...],
     ignored: tuple[str, ...],
     price: str | None,
     fail_on: tuple[str, ...],
@@ -123,11 +126,13 @@ def report(
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
             raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
-        if ignored or (price, baseline) != (None, None):
-            raise UsageError("--rules cannot be combined with --ignore, --price and --baseline")
+        if accounts or ignored or (price, baseline) != (None, None):
+            raise UsageError(
+                "--rules cannot be combined with --account, --ignore, --price and --baseline"
+            )
         named = EngineSource(source, source_format, run)
         return _verdicts(engine, named, settings, unit, severity_of(fail_on), as_json=as_json)
-    choices = choices_of(settings, ignored, price)
+    choices = choices_of(settings, ignored, accounts, price)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     conditions = conditions_of(fail_on, baseline, source, choices)
@@ -146,7 +151,9 @@ def report(
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
-        with open_chosen_run(reader, run, slowest=slowest, unit=unit) as (chosen, opened):
+        with open_chosen_run(
+            reader, run, slowest=slowest, unit=unit, accounts=choices.accounts
+        ) as (chosen, opened):
             report_chosen(chosen, run)
             found = document_of_run(
                 shown_source(source), opened, chosen, reader=reader, choices=choices
@@ -196,7 +203,7 @@ def _by_engine(
 
         with tables.run(*tables.choose(wanted)) as run:
             report_chosen(run.chosen, wanted)
-            opened = engine_run(run, slowest)
+            opened = engine_run(run, slowest, choices.accounts)
             return document_of_run(shown_source(source.name), opened, run.chosen, choices=choices)
 
     computed = computed_by(engine, [source], compute, "report")

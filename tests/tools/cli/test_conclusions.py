@@ -12,7 +12,7 @@ import pytest
 
 from cirron_otel.core.run.findings.rate import Rate
 from cirron_otel.tools.cli.main import run as run_command
-from tests.core.analysis.verdicts.records import Rank, write_spool
+from tests.core.analysis.verdicts.records import MS, Rank, write_spool
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 STEP = {"data_load": 1.0, "forward": 3.0, "backward": 4.0, "optimizer_step": 1.0}
@@ -298,3 +298,96 @@ class TestPrice:
         done = call("report", slow(tmp_path), "--price", price)
         assert (done.returncode, done.stdout) == (2, "")
         assert "is not the price of an hour of a rank: expected a number above 0" in done.stderr
+
+
+def with_own_scopes(folder: Path, ms: float = 3.0) -> Path:
+    """A run with the scopes `shuffle` in steps, and `Flush=all` between them."""
+    rank = Rank(0, pid=1)
+    for step in range(100):
+        rank.step(step, {"shuffle": ms, **STEP})
+        rank.scope("Flush=all", 1.0)
+    return write_spool(folder, [rank], run="ef" * 16)
+
+
+def totals(found: dict[str, Any]) -> dict[str, int]:
+    """The time of a document's ledger by account."""
+    return {each["account"]: each["ns"] for each in found["ledger"]["accounts"]}
+
+
+class TestAccount:
+    """`--account NAME=ACCOUNT`."""
+
+    OPTIONS = ("--account", "Shuffle=input", "--account", "Flush=all=logging")
+
+    @pytest.mark.parametrize("engine", ["python", "duckdb"])
+    def test_own_scopes_have_the_chosen_accounts(
+        self, tmp_path: Path, call: Call, engine: str
+    ) -> None:
+        """Those are of scopes in units and between them, with or without case."""
+        spool, second = with_own_scopes(tmp_path), 100 * MS
+        by_rule = totals(document(call, spool, "--engine", engine))
+        # The last scope between units is after the last unit, so it is in `shut_down`.
+        assert by_rule["other_scopes"] == 3 * second + 99 * MS
+        found = document(call, spool, "--engine", engine, *self.OPTIONS)
+        chosen = totals(found)
+        assert "other_scopes" not in chosen
+        assert chosen["input"] == by_rule["input"] + 3 * second
+        assert chosen["logging"] == second
+        assert sum(chosen.values()) == sum(by_rule.values())
+        first = found["findings"][0]
+        assert (first["kind"], first["phase"]) == ("INPUT_BOUND", "shuffle")
+        [diagnosed] = json.loads(
+            call("diagnose", spool, "--engine", engine, *self.OPTIONS, "--json").stdout
+        )["runs"]
+        assert diagnosed["findings"] == found["findings"]
+
+    def test_an_account_that_covers_phases(self, tmp_path: Path, call: Call) -> None:
+        """Everything inside an evaluation is in its account."""
+        rank = Rank(0, pid=1)
+        for step in range(100):
+            rank.step(step, {**STEP, "probe": {"": 1.0, "forward": 2.0}})
+        spool = write_spool(tmp_path, [rank], run="ef" * 16)
+        by_rule = totals(document(call, spool))
+        assert (by_rule["forward"], by_rule["other_scopes"]) == (500 * MS, 100 * MS)
+        chosen = totals(document(call, spool, "--account", "probe=evaluation"))
+        assert (chosen["forward"], chosen["evaluation"]) == (300 * MS, 300 * MS)
+
+    def test_a_running_job(self, tmp_path: Path, call: Call) -> None:
+        spool = with_own_scopes(tmp_path)
+        done = call("diagnose", spool, "--live", "--json", *self.OPTIONS)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert "INPUT_BOUND" in {e["finding"]["kind"] for e in events if "finding" in e}
+
+    def test_a_comparison(self, tmp_path: Path, call: Call) -> None:
+        a, b = with_own_scopes(tmp_path / "a"), with_own_scopes(tmp_path / "b", 6.0)
+        assert "own scopes +300 ms" in flat(call("diff", a, b).stdout)
+        for engine in ("python", "duckdb"):
+            text = flat(call("diff", a, b, "--engine", engine, *self.OPTIONS).stdout)
+            assert "waiting for input +300 ms" in text
+            assert "own scopes" not in text
+
+    @pytest.mark.parametrize(
+        ("account", "message"),
+        [
+            ("shuffle", "expected NAME=ACCOUNT"),
+            ("=input", "expected NAME=ACCOUNT"),
+            ("shuffle=start_up", "a scope cannot be in the account 'start_up': expected one of"),
+            ("shuffle=fast", "a scope cannot be in the account 'fast': expected one of"),
+            ("forward=loss", "forward is no scope of your own, so its account is fixed"),
+            ("Step=input", "Step is no scope of your own, so its account is fixed"),
+        ],
+    )
+    @pytest.mark.parametrize("command", ["report", "diagnose", "diff"])
+    def test_wrong_usage(
+        self, tmp_path: Path, call: Call, command: str, account: str, message: str
+    ) -> None:
+        spool = slow(tmp_path)
+        sources = (spool, spool) if command == "diff" else (spool,)
+        done = call(command, *sources, "--account", account)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+
+    def test_two_accounts_of_a_name(self, tmp_path: Path, call: Call) -> None:
+        done = call("report", slow(tmp_path), "--account", "a=input", "--account", "A=forward")
+        assert done.returncode == 2
+        assert "A also has the account input" in done.stderr

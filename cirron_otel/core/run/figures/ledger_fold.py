@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ..accounts import BY_RULE, AccountNames
 from ..load.lanes import RankSums
 from ..relations import ABSENT, Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
@@ -77,13 +78,14 @@ class LedgerFold:
         sums: Mapping[int | None, RankSums],
         outside: OutsideScopes,
         epoch_of: Callable[[int], str | None],
+        accounts: AccountNames = BY_RULE,
     ) -> None:
-        """`sums` are those over all spans of each rank.
+        """`sums` are those over all spans of each rank, and `accounts` those of scopes.
 
         `epoch_of` returns the number of the epoch of units by the token of their parent.
         """
         self._texts, self._sums, self._outside = texts, sums, outside
-        self._accounts = AccountsOfUnits(texts)
+        self._accounts = AccountsOfUnits(texts, accounts)
         self._numbers = UnitNumbers(texts, epoch_of)
         self._rank: int | None = None
         self._threads: dict[int, _Pieces] = {}

@@ -12,7 +12,7 @@ import numpy as np
 from ....semconv import JOB, MICRO_STEP, SESSION
 from ...analysis.breakdown import STEP
 from ...records.rows import IndexedSpan
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..load.tree import ScopeTree
 from ..relations import ABSENT, Texts
 from .ledger import Lane
@@ -44,8 +44,9 @@ class OutsideScopes:
         tree: ScopeTree,
         parents: Iterable[str | None],
         texts: Texts,
+        accounts: AccountNames = BY_RULE,
     ) -> None:
-        """`parents` are the ids of the scopes around units."""
+        """`parents` are the ids of the scopes around units. `accounts` has those of scopes."""
         around: set[int] = set()
         for id_ in parents:
             found = tree.numbered(id_)
@@ -61,7 +62,7 @@ class OutsideScopes:
                 scopes.sessions.append((span.start_ns, span.end_ns))
             elif number not in around and span.name not in _TRANSPARENT:
                 scopes.threads.append(span.thread_id)
-                scopes.intervals.append(_clipped(span, tree, texts))
+                scopes.intervals.append(_clipped(span, tree, texts, accounts))
 
     def of_rank(self, rank: int | None, threads: Collection[int] = (ABSENT,)) -> RankScopes:
         """Return the scopes of a rank in some threads; `ABSENT` for an unknown thread."""
@@ -76,9 +77,9 @@ class OutsideScopes:
         return RankScopes(intervals, sessions=found.sessions)
 
 
-def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts) -> Interval:
+def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts, accounts: AccountNames) -> Interval:
     start, end, depth = span.start_ns or 0, span.end_ns or 0, 0
-    account, parent = account_of(span.name), tree.numbered(span.parent_id)
+    account, parent = accounts.account_of(span.name), tree.numbered(span.parent_id)
     if parent is not None:
         depth = 1
         around = parent[1]

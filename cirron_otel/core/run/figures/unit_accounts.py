@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..relations import ABSENT, NO_TEXT, SUMS, Block, Texts
 from .sweep import Interval, sweep
 
@@ -45,18 +45,18 @@ class UnitAccounts:
 
 
 class AccountsOfUnits:
-    """Computes the accounts of blocks of units. Names have their accounts by `account_of`."""
+    """Computes the accounts of blocks of units."""
 
-    def __init__(self, texts: Texts) -> None:
-        """`texts` has the names of the parts."""
-        self._texts = texts
+    def __init__(self, texts: Texts, names: AccountNames = BY_RULE) -> None:
+        """`texts` has the names of the parts, and `names` the accounts of these."""
+        self._texts, self._names = texts, names
         self._accounts: dict[int, str] = {}
 
     def account(self, token: int) -> str:
         """Return the account of the name with a token."""
         found = self._accounts.get(token)
         if found is None:
-            found = account_of(self._texts.text(token))
+            found = self._names.account_of(self._texts.text(token))
             self._accounts[token] = found
         return found
 

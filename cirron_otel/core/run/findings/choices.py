@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ....errors import UsageError
+from ..accounts import BY_RULE, AccountNames, account_names_of
 from .finding import Finding
 from .rate import Rate, rate_of
 from .thresholds import KINDS, Limits, limits_of
@@ -45,6 +46,8 @@ class Choices:
     ignored: tuple[Pattern, ...] = ()
     """The findings that count neither for the status nor for the headline."""
 
+    accounts: AccountNames = BY_RULE
+    """The accounts of scopes by their names."""
     rate: Rate | None = None
     """The price of an hour of a rank; None if costs have no amounts."""
 
@@ -64,12 +67,16 @@ class Choices:
 
 
 def choices_of(
-    settings: Iterable[str] = (), ignored: Iterable[str] = (), price: str | None = None
+    settings: Iterable[str] = (),
+    ignored: Iterable[str] = (),
+    accounts: Iterable[str] = (),
+    price: str | None = None,
 ) -> Choices:
     """Return the choices from the texts of options. Raises UsageError.
 
-    `settings` are thresholds as `NAME=VALUE`, `ignored` findings as `KIND` or `KIND:NAME`, and
-    `price` that of an hour of a rank.
+    `settings` are thresholds as `NAME=VALUE`, `ignored` findings as `KIND` or `KIND:NAME`,
+    `accounts` those of scopes as `NAME=ACCOUNT`, and `price` is that of an hour of a rank.
     """
     rate = None if price is None else rate_of(price)
-    return Choices(limits_of(settings), tuple(map(pattern_of, ignored)), rate)
+    patterns = tuple(map(pattern_of, ignored))
+    return Choices(limits_of(settings), patterns, account_names_of(accounts), rate)

@@ -75,8 +75,9 @@ class Finding:
             "id": self.id, "kind": self.kind, "severity": self.severity, "cost_ns": self.cost_ns,
             "share": self.share, "running_share": self.running_share,
             "share_low": self.share_low, "amount": self.amount, "ranks": self.ranks,
-            "hosts": self.hosts, "epochs": self.epochs, "steps": [list(each) for each in self.steps],
-            "every": self.every, "moving": self.moving, "phase": self.phase, "scope": self.scope,
+            "hosts": self.hosts, "epochs": self.epochs,
+            "steps": [list(each) for each in self.steps], "every": self.every,
+            "moving": self.moving, "phase": self.phase, "scope": self.scope,
             "sentence": self.sentence, "evidence": self.evidence,
             "advice": [{"text": each.text, "gain_ns": each.gain_ns} for each in self.advice],
         }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from ...durations import SECOND_NS
 from ...spool.reader import SpoolReader
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..followed_run import COUNTED, FollowedRun
 from ..stall import Stall
 from .choices import Choices
@@ -54,7 +54,7 @@ class LiveFindings:
 
         `units` is the number of the last units of each rank that are assessed.
         """
-        self.followed = FollowedRun(reader, wanted, units)
+        self.followed = FollowedRun(reader, wanted, units, choices.accounts)
         self._choices, self._units = choices, units
         self._facts: Facts | None = None
         self._state: object = None
@@ -72,7 +72,8 @@ class LiveFindings:
         if self._facts is None or state != self._state:
             self._facts, self._state = self._read(now_ns), state
         limits = self._choices.limits
-        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, limits)]
+        accounts = self._choices.accounts
+        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, limits, accounts)]
         facts = replace(self._facts, stalls=stalls)
         counted, _ = self._choices.divided(conclude(facts, limits))
         findings = list(_reported(facts, counted, min(_FEWEST, self._units)))
@@ -100,9 +101,9 @@ class LiveFindings:
         return of_last_units(facts, self._units, running, dropped)
 
 
-def is_stall(stall: Stall, limits: Limits) -> bool:
+def is_stall(stall: Stall, limits: Limits, accounts: AccountNames = BY_RULE) -> bool:
     """Return whether the silence of a rank is longer than its work explains."""
-    is_work = any(account_of(name) in OVERRIDING for name in stall.scopes)
+    is_work = any(accounts.account_of(name) in OVERRIDING for name in stall.scopes)
     least_ns = limits["stalled.work_seconds" if is_work else "stalled.seconds"] * SECOND_NS
     usual_ns = max(limits["stalled.factor"] * stall.median_step_ns, stall.longest_cycle_ns)
     return stall.median_step_ns > 0 and stall.silent_ns >= max(usual_ns, least_ns)

@@ -86,6 +86,12 @@ class Rank:
         self._add("step", key, parent, start, index=number, attrs=attrs)
         return key
 
+    def scope(self, name: str, ms: float) -> None:
+        """Add a scope beside the steps."""
+        start, parent = self.at, self.session if self._epoch is None else self._epoch[0]
+        self.at += round(ms * MS)
+        self._add(name, f"{parent}{name}t{len(self.spans)}", parent, start)
+
     def _inside(self, parent: str, phases: dict[str, Any], gpu: Phases) -> None:
         for name, ms in phases.items():
             start, key = self.at, f"{parent}.{name}"
