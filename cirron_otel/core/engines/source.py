@@ -21,7 +21,6 @@ from ..records.digest_marks import PREFIX
 from ..records.rows import rows_of
 from ..records.trace_marks import TRACE_STEP
 from ..run.shapes.producers import NAMES, REQUEST, TRAINING, Producer, is_cirron_sdk
-from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
@@ -53,8 +52,8 @@ class OpenedRun:
     """The marks, each once."""
     index: SpoolIndex
     """The odd batches."""
-    paths: SpoolPaths | None
-    """The spool with the states of its processes; None if there is none."""
+    reader: SpoolReader | None
+    """The reader that has read the spool with the states of the processes; None without one."""
     chosen: ChosenRun
     is_complete: bool
     """Whether the batches are all of the spool."""
@@ -137,7 +136,7 @@ class OpenedTables:
             relations = step_relations(engine, distinct(engine, span))
             _check_units(engine, relations)
             yield OpenedRun(
-                engine, files, self._batches, relations, mark, index, self._paths, chosen,
+                engine, files, self._batches, relations, mark, index, self._reader, chosen,
                 names is None, self._hosts(names),
             )  # fmt: skip
 

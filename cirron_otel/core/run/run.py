@@ -179,9 +179,7 @@ class Run:
         """The number of units per second of each rank; that of a rank's threads together."""
         speeds: dict[int | None, float] = {}
         for lane in [] if self.ledger is None else self.ledger.lanes:
-            steps = self.breakdowns.get(lane.rank)
-            speed = None if steps is None else lane.units_per_second(steps.warm_up)
-            if speed is not None:
+            if (speed := lane.units_per_second) is not None:
                 speeds[lane.rank] = speeds.get(lane.rank, 0.0) + speed
         return speeds
 
@@ -268,6 +266,11 @@ class Run:
             if place is not None:
                 places.append((id_, *place))
         return drops_in(records_at(batches, places), ranks)
+
+    @property
+    def unreadable_batches(self) -> int:
+        """The number of batches that could not be read."""
+        return self._files.unreadable
 
     @cached_property
     def dropped_marks(self) -> int:

@@ -57,7 +57,12 @@ def in_python(
                 batches.on_progress = shown
                 with open_run(batches, batches, unit=unit, accounts=choices.accounts) as opened:
                     document = document_of_run(
-                        shown_name, opened, chosen, reader=batches, choices=choices
+                        shown_name,
+                        opened,
+                        chosen,
+                        reader=batches,
+                        choices=choices,
+                        missing_files=place.unconverted,
                     )
                 runs.append((chosen, document))
         else:
@@ -68,7 +73,12 @@ def in_python(
             ):
                 report_chosen(chosen, source.run)
                 document = document_of_run(
-                    shown_name, opened, chosen, reader=reader, choices=choices
+                    shown_name,
+                    opened,
+                    chosen,
+                    reader=reader,
+                    choices=choices,
+                    missing_files=place.unconverted,
                 )
             runs.append((chosen, document))
         return Concluded(runs, place.findings(*readers), place.report_problems(*readers))

@@ -78,6 +78,7 @@ class _PrintedFindings:
         self, now_ns: int, change: Change, finding: Finding, conclusion: LiveConclusion
     ) -> None:
         from ..present.findings_text import finding_parts, place
+        from ..present.ledger_rows import ledger_rows
 
         if self._as_json:
             self._event(now_ns, change, units=conclusion.units, finding=finding.to_json())
@@ -89,7 +90,10 @@ class _PrintedFindings:
             output.result(f"{clock_time(now_ns)} ended: {title}")
             return
         output.result(f"{clock_time(now_ns)} {change}:")
-        output.show_parts(finding_parts(finding, unit))
+        ledger = ledger_rows(conclusion.ledger)
+        if ledger is not None:
+            ledger.is_window = True
+        output.show_parts(finding_parts(finding, unit, ledger=ledger))
 
     def end(self, now_ns: int) -> None:
         """Print that the run has ended, with the status and the headline of the last units."""

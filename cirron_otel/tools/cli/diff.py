@@ -201,19 +201,26 @@ def _read(stack: contextlib.ExitStack, source: EngineSource, accounts: AccountNa
     reader = SpoolReader(place.directory)
     chosen, opened = stack.enter_context(open_chosen_run(reader, source.run, accounts=accounts))
     report_chosen(chosen, source.run)
-    compared, digests = _compared_run(source.name, chosen, opened, reader), opened.digests
+    compared = _compared_run(source.name, chosen, opened, reader, place.unconverted)
+    digests = opened.digests
     compared.document.skipped += place.findings(reader)
     return _OpenedRun(compared, digests, place.report_problems(reader))
 
 
 def _compared_run(
-    source: str, chosen: ChosenRun, run: Run, reader: SpoolReader | None = None
+    source: str,
+    chosen: ChosenRun,
+    run: Run,
+    reader: SpoolReader | None = None,
+    missing_files: int = 0,
 ) -> ComparedRun:
     from ...core.run.comparison import costs_of
     from ..present.comparison import ComparedRun
     from ..present.conclude import document_of_run
 
-    document = document_of_run(shown_source(source), run, chosen, reader=reader)
+    document = document_of_run(
+        shown_source(source), run, chosen, reader=reader, missing_files=missing_files
+    )
     return ComparedRun(document, chosen, costs_of(run.ledger), run.dropped_marks)
 
 

@@ -156,7 +156,12 @@ def report(
         ) as (chosen, opened):
             report_chosen(chosen, run)
             found = document_of_run(
-                shown_source(source), opened, chosen, reader=reader, choices=choices
+                shown_source(source),
+                opened,
+                chosen,
+                reader=reader,
+                choices=choices,
+                missing_files=place.unconverted,
             )
             if (trace_file, page_file) != (None, None):
                 scopes = Scopes(reader, once=True)

@@ -22,19 +22,24 @@ if TYPE_CHECKING:
 
 
 def conclude(
-    run: Run, unit: str = "step", world_size: int | None = None, choices: Choices | None = None
+    run: Run,
+    unit: str = "step",
+    world_size: int | None = None,
+    choices: Choices | None = None,
+    missing_files: int = 0,
 ) -> Conclusion:
     """Return the conclusion on a run. Raises TargetError if there is no disk space.
 
     `unit` is the name of a unit. `world_size` is the number of ranks that the run should have, if
     it is known. `choices` are the thresholds and the ignored findings, by default none.
+    `missing_files` are parts of another source that could not be converted.
     """
     from ...core.run.findings import conclude as rules
     from ...core.run.findings.choices import Choices
     from ...core.run.findings.run_facts import facts_of
 
     choices = Choices() if choices is None else choices
-    facts = facts_of(run, unit=unit, world_size=world_size)
+    facts = facts_of(run, unit=unit, world_size=world_size, missing_files=missing_files)
     findings, ignored = choices.divided(rules.conclude(facts, choices.limits))
     if choices.rate is not None:
         for each in (*findings, *ignored):
@@ -58,12 +63,14 @@ def document_of_run(
     reader: SpoolReader | None = None,
     choices: Choices | None = None,
     world_size: int | None = None,
+    missing_files: int = 0,
 ) -> Document:
     """Return the document of a run. Raises TargetError if there is no disk space.
 
     `source` has no credentials. `reader` has the batches of the run if they are in a spool; without
     it, the scopes that are open are unknown. `world_size` is the number of ranks that the run
-    should have, by default that of `chosen`.
+    should have, by default that of `chosen`. `missing_files` is the number of parts of the source
+    that could not be converted.
     """
     from ...core.run.report import report_of
 
@@ -72,7 +79,7 @@ def document_of_run(
     units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
     if world_size is None and chosen is not None:
         world_size = chosen.world_size
-    conclusion = conclude(run, unit, world_size, choices)
+    conclusion = conclude(run, unit, world_size, choices, missing_files)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":
         opened = _open_scopes(reader.paths, run.recording.files())

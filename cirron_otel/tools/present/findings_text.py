@@ -40,7 +40,8 @@ def price(finding: Finding, ledger: LedgerRows | None = None) -> str:
         return ""
     if ledger is None:
         return duration(finding.cost_ns)
-    text = f"{per_rank(finding.cost_ns, ledger)} of the run's {duration(ledger.extent_ns)}"
+    of = "the last" if ledger.is_window else "the run's"
+    text = f"{per_rank(finding.cost_ns, ledger)} of {of} {duration(ledger.extent_ns)}"
     amount = ledger.amount_of(finding.cost_ns)
     return text if amount is None else f"{text}, {printable(amount)}"
 

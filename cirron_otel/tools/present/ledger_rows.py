@@ -80,6 +80,8 @@ class LedgerRows:
     """The first start and the last end of any rank, Unix ns."""
     rate: Rate | None = None
     """The price of an hour of a rank, if the user gives it."""
+    is_window: bool = False
+    """Whether it is the ledger of the last units of a running job."""
 
     @property
     def amount(self) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 
 from cirron_otel.core.run.findings.rate import Rate
 from cirron_otel.tools.cli.main import run as run_command
-from tests.core.analysis.verdicts.records import MS, Rank, write_spool
+from tests.core.analysis.verdicts.records import MS, START, Rank, write_spool
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 STEP = {"data_load": 1.0, "forward": 3.0, "backward": 4.0, "optimizer_step": 1.0}
@@ -391,3 +391,80 @@ class TestAccount:
         done = call("report", slow(tmp_path), "--account", "a=input", "--account", "A=forward")
         assert done.returncode == 2
         assert "A also has the account input" in done.stderr
+
+
+class TestUnreadableBatches:
+    """Batches that cannot be read make the recording incomplete."""
+
+    @pytest.mark.parametrize("engine", ["python", "duckdb"])
+    @pytest.mark.parametrize("command", ["report", "diagnose"])
+    def test_they_are_a_warning(
+        self, tmp_path: Path, call: Call, command: str, engine: str
+    ) -> None:
+        spool = slow(tmp_path, data_load=0.1)
+        options = (command, spool, "--engine", engine)
+        assert call(*options).stdout.startswith("HEALTHY: ")
+        (spool / "spool" / f"{START + 9:020d}-{'a' * 32}.json").write_text('{"spans": [')
+        done = call(*options)
+        assert done.returncode == 1
+        assert done.stdout.startswith(
+            "WARNING: The recording is incomplete: 1 batch cannot be read."
+        )
+
+    def test_a_message_of_another_source(self, tmp_path: Path, call: Call) -> None:
+        spool, file = slow(tmp_path / "a", data_load=0.1), tmp_path / "run.jsonl"
+        assert call("convert", spool, file).returncode == 0
+        with file.open("a") as lines:
+            lines.write('{"resourceSpans": [\n')
+        done = call("report", file)
+        assert done.returncode == 1
+        assert "incomplete: 1 batch cannot be read." in flat(done.stdout)
+
+    def test_a_batch_that_was_never_finished(self, tmp_path: Path, call: Call) -> None:
+        """Its records are in the journal of the process, from which they are recovered."""
+        spool = slow(tmp_path, data_load=0.1)
+        (spool / "spool" / f"{START + 9:020d}-{'a' * 32}.json.tmp").write_text('{"spans": [')
+        assert call("report", spool).stdout.startswith("HEALTHY: ")
+
+
+class TestOccurrences:
+    """The time of one evaluation, checkpoint or logging call."""
+
+    @pytest.mark.parametrize("engine", ["python", "duckdb"])
+    def test_several_scopes_in_a_unit(self, tmp_path: Path, call: Call, engine: str) -> None:
+        """In steps and between them; a scope inside one of its account is a part of it."""
+        rank = Rank(0, pid=1)
+        for step in range(20):
+            saves = (
+                {} if step % 5 else {"checkpoint_a": 6.0, "save": {"": 4.0, "checkpoint_b": 2.0}}
+            )
+            rank.step(step, STEP | saves)
+            if step % 5 == 2:
+                rank.scope("checkpoint", 6.0)
+                rank.scope("checkpoint", 6.0)
+        spool = write_spool(tmp_path, [rank], run="ef" * 16)
+        [found] = [
+            each for each in document(call, spool, "--engine", engine)["findings"]
+            if each["kind"] == "CHECKPOINT_HEAVY"
+        ]  # fmt: skip
+        assert "; a checkpoint takes 6 ms" in found["sentence"]
+        evidence = found["evidence"]
+        assert (evidence["count"], evidence["each_ns"]) == (16, 6 * MS)
+        assert (evidence["units"], evidence["per_unit_ns"]) == (8, 12 * MS)
+
+
+class TestBriefSpikes:
+    """`spikes.seconds`."""
+
+    def test_spikes_of_less_than_a_second_are_not_critical(
+        self, tmp_path: Path, call: Call
+    ) -> None:
+        rank = Rank(0, pid=1)
+        for step in range(150):
+            rank.step(step, STEP | ({"forward": 203.0} if step % 40 == 20 else {}))
+        spool = write_spool(tmp_path, [rank], run="ef" * 16)
+        first = document(call, spool)["findings"][0]
+        assert (first["kind"], first["severity"]) == ("SPIKES", "warning")
+        assert first["share"] > 0.1
+        changed = document(call, spool, "--set", "spikes.seconds=0.1")["findings"][0]
+        assert (changed["kind"], changed["severity"]) == ("SPIKES", "critical")

@@ -18,5 +18,9 @@ def engine_run(opened: OpenedRun, slowest: int = 10, accounts: AccountNames = BY
     Its methods raise InputError if the engine cannot read the run, and TargetError if there is no
     disk space.
     """
-    files = RunFiles(opened.paths, opened.batches, opened.is_complete, opened.files.may_have_drops)
+    reader = opened.reader
+    files = RunFiles(
+        None if reader is None else reader.paths, opened.batches, opened.is_complete,
+        opened.files.may_have_drops, reader,
+    )  # fmt: skip
     return Run(EngineRecording(opened, Texts()), files, slowest, accounts)

@@ -39,6 +39,7 @@ class _Times:
     device: np.ndarray
     accounts: dict[str, np.ndarray]
     lacking: dict[str, np.ndarray]
+    counts: dict[str, np.ndarray]
     parts: dict[tuple[str, str], int]
     threads: frozenset[int]
 
@@ -55,6 +56,7 @@ class _Pieces:
     columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {n: [] for n in _COLUMNS})
     accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
+    counts: list[dict[str, np.ndarray]] = field(default_factory=list)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def joined(self, thread: int) -> _Times:
@@ -64,6 +66,7 @@ class _Pieces:
             **{name: _joined(self.columns.pop(name)) for name in _COLUMNS},
             accounts=_by_account(self.accounts, counts),
             lacking=_by_account(self.lacking, counts),
+            counts=_by_account(self.counts, counts),
             parts=self.parts,
             threads=frozenset((thread,)),
         )
@@ -138,6 +141,7 @@ class LedgerFold:
             pieces.columns[name].append(column[place])
         pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
         pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
+        pieces.counts.append({name: number[place] for name, number in found.counts.items()})
         for key, ns in sums.items():
             pieces.parts[key] = pieces.parts.get(key, 0) + ns
 
@@ -213,6 +217,7 @@ class LedgerFold:
         lane = Lane(
             rank, self._sums[rank].host, times.start, times.ns, times.key, times.key,
             times.accounts, times.waiting, np.full(count, -1), parts=times.parts,
+            counts=times.counts,
         )  # fmt: skip
         if _overlaps(times):
             busy_and_idle(lane, first, last)
@@ -271,6 +276,7 @@ def join(lane: Lane, size: int) -> None:
     columns = [
         lane.own, lane.forwarded, lane.ns, lane.waiting, lane.is_lost,
         lane.own < 0, lane.forwarded < 0, *lane.accounts.values(), *lane.lacking.values(),
+        *lane.counts.values(),
     ]  # fmt: skip
     if lane.device is not None:
         columns.append(lane.device)
@@ -288,6 +294,7 @@ def join(lane: Lane, size: int) -> None:
     rows = iter(table[7:])
     lane.accounts = {name: next(rows) for name in lane.accounts}
     lane.lacking = {name: next(rows) for name in lane.lacking}
+    lane.counts = {name: next(rows) for name in lane.counts}
     lane.device = None if lane.device is None else next(rows)
     lane.restarts = [
         (int(np.searchsorted(firsts, place, side="right")) - 1, times)
@@ -304,7 +311,7 @@ def _known_times(times: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
 
 
 def _cells(lane: Lane) -> int:
-    return len(lane.start) * (8 + len(lane.accounts) + len(lane.lacking))
+    return len(lane.start) * (8 + len(lane.accounts) + len(lane.lacking) + len(lane.counts))
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
@@ -339,11 +346,12 @@ def _merged(threads: Sequence[_Times]) -> _Times:
     counts = [len(each.start) for each in threads]
     columns = {name: np.concatenate([getattr(each, name) for each in threads]) for name in _COLUMNS}
     order = np.argsort(columns["start"], kind="stable")
-    accounts, lacking = (
+    accounts, lacking, numbers = (
         {name: times[order] for name, times in _by_account(pieces, counts).items()}
         for pieces in (
             [dict(each.accounts) for each in threads],
             [dict(each.lacking) for each in threads],
+            [dict(each.counts) for each in threads],
         )
     )
     parts: dict[tuple[str, str], int] = {}
@@ -352,7 +360,7 @@ def _merged(threads: Sequence[_Times]) -> _Times:
             parts[key] = parts.get(key, 0) + ns
     return _Times(
         **{name: column[order] for name, column in columns.items()},
-        accounts=accounts, lacking=lacking, parts=parts,
+        accounts=accounts, lacking=lacking, counts=numbers, parts=parts,
         threads=frozenset().union(*(each.threads for each in threads)),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..load.tree import ScopeTree
 from ..relations import ABSENT, Texts
 from .ledger import Lane
-from .sweep import Interval, sweep
+from .sweep import Interval, outermost, sweep
 
 BETWEEN: Final = "between_units"
 SHUT_DOWN_NS: Final = 60 * 10**9
@@ -137,6 +137,10 @@ def fill_gaps(
         lane.accounts.setdefault(account, np.zeros(len(start), np.int64))[place] += ns
         gaps[place] -= ns
     lane.accounts[BETWEEN] = gaps
+    for each in outermost(scopes.intervals):
+        place = int(np.searchsorted(start, each.start, side="right"))
+        if 0 < place < len(start) and not breaks[place]:
+            lane.counts.setdefault(each.account, np.zeros(len(start), np.int64))[place] += 1
     filler.add([(first, int(start[0]), "start_up")])
     tail = int(end[-1])
     filler.add(_shut_down(tail, last))
@@ -221,7 +225,7 @@ def busy_and_idle(lane: Lane, first: int, last: int) -> None:
     end = lane.start + lane.ns
     covered = np.r_[lane.start[:1], np.maximum.accumulate(end)[:-1]]
     busy = np.maximum(end - np.maximum(lane.start, covered), 0)
-    lane.accounts, lane.parts = {"busy": busy}, {}
+    lane.accounts, lane.parts, lane.counts = {"busy": busy}, {}, {}
     idle = last - first - int(busy.sum())
     if idle > 0:
         lane.outside["idle"] = idle

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..relations import ABSENT, NO_TEXT, SUMS, Block, Texts
-from .sweep import Interval, sweep
+from .sweep import Interval, outermost, sweep
 
 UNATTRIBUTED: Final = "unattributed"
 WAITING: Final = frozenset({"backward", "communication"})
@@ -40,6 +40,9 @@ class UnitAccounts:
     """The end of the last forward pass, Unix ns; `ABSENT` if there is none."""
     device: np.ndarray
     """The time on the device; `ABSENT` if it was not measured."""
+    counts: dict[str, np.ndarray] = field(default_factory=dict)
+    """The number of scopes of each account of `OVERRIDING`; none is inside another one of its
+    account."""
     lacking: dict[str, np.ndarray] = field(default_factory=dict)
     """By account: the time on the device beyond that on the host, of phases that have both."""
 
@@ -120,6 +123,9 @@ class AccountsOfUnits:
             else:
                 times = result.names.setdefault((account, token), np.zeros(count, np.int64))
                 np.add.at(times, where, ns)
+            if account in OVERRIDING:
+                number = result.counts.setdefault(account, np.zeros(count, np.int64))
+                np.add.at(number, np.arange(count) if where is None else where, 1)
             total = result.accounts.get(account)
             if total is None:
                 result.accounts[account] = result.names[account, token].copy()
@@ -216,6 +222,8 @@ class AccountsOfUnits:
                 key = each.account, each.name
                 times[key] = times.get(key, 0) + end - begin
         size = len(units["ns"])
+        for each in outermost(intervals):
+            result.counts.setdefault(each.account, np.zeros(size, np.int64))[unit] += 1
         for (account, token), ns in times.items():
             named = result.names.setdefault((account, token), np.zeros(size, np.int64))
             named[unit] += ns

@@ -82,7 +82,7 @@ class Facts:
     dropped_records: int = 0
     """The number of records that the recording processes dropped."""
     missing_files: int = 0
-    """The number of batches that could not be read."""
+    """The number of batches, or of messages of another source, that could not be read."""
     summarised: int = 0
     """The number of units that an export budget sent as summaries."""
     replicas: ReplicaComparison | None = None

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from ...durations import SECOND_NS
 from ...spool.reader import SpoolReader
 from ..accounts import BY_RULE, OVERRIDING, AccountNames
+from ..figures.ledger import Ledger
 from ..followed_run import COUNTED, FollowedRun
 from ..stall import Stall
 from .choices import Choices
@@ -42,6 +43,8 @@ class LiveConclusion:
     """The name of a unit."""
     units: int
     """The number of units in the window, of the rank with the most."""
+    ledger: Ledger | None
+    """The time of the window by account."""
 
 
 class LiveFindings:
@@ -83,6 +86,7 @@ class LiveFindings:
             headline_of(findings, facts),
             facts.unit,
             _units_of(facts),
+            facts.ledger,
         )
 
     def _read(self, now_ns: int) -> Facts:

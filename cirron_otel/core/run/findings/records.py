@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...nouns import count as counted
 from ...nouns import plural
 from .assessment import locate
 from .facts import Facts
@@ -20,7 +21,7 @@ def record_findings(facts: Facts) -> Iterator[Finding]:
         reasons.append(f"the processes dropped {facts.dropped_records:,} records")
     if facts.missing_files:
         is_notice = False
-        reasons.append(f"{facts.missing_files:,} batches cannot be read")
+        reasons.append(f"{counted(facts.missing_files, 'batch', 'batches')} cannot be read")
     missing = missing_ranks(facts)
     if missing and (2 * len(missing) > (facts.world_size or 0) or facts.state == "running"):
         reasons.append(f"{len(missing):,} of {facts.world_size:,} ranks have no {facts.unit}")
