@@ -267,6 +267,11 @@ class Run:
                 places.append((id_, *place))
         return drops_in(records_at(batches, places), ranks)
 
+    @cached_property
+    def unit_tokens(self) -> int | None:
+        """The sum of the tokens of requests; None if there are none."""
+        return self.recording.unit_tokens()
+
     @property
     def unreadable_batches(self) -> int:
         """The number of batches that could not be read."""

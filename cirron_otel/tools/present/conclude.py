@@ -76,7 +76,7 @@ def document_of_run(
 
     figures = report_of(run)
     unit = run.recording.unit_name
-    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
+    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units, tokens=run.unit_tokens)
     if world_size is None and chosen is not None:
         world_size = chosen.world_size
     conclusion = conclude(run, unit, world_size, choices, missing_files)

@@ -40,7 +40,7 @@ class UnitFigures:
     errors: int = 0
     """The number of units that ended with an error."""
     tokens: int | None = None
-    """The sum of the units' tokens; None if they are not recorded."""
+    """The sum of the tokens of requests; None if they are not recorded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""

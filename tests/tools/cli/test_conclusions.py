@@ -468,3 +468,73 @@ class TestBriefSpikes:
         assert first["share"] > 0.1
         changed = document(call, spool, "--set", "spikes.seconds=0.1")["findings"][0]
         assert (changed["kind"], changed["severity"]) == ("SPIKES", "critical")
+
+
+class TestTokens:
+    """The tokens of requests."""
+
+    def served(self, folder: Path, marks: dict[str, Any], **attrs: Any) -> Path:
+        """A run of 20 requests with these marks and attributes."""
+        rank = Rank(0, pid=1)
+        for _ in range(20):
+            key = rank.scope("request", 5.0, **attrs)
+            for name, value in marks.items():
+                rank.mark(name, value, key)
+        return write_spool(folder, [rank], run="ef" * 16)
+
+    @pytest.mark.parametrize(
+        ("marks", "attrs", "tokens"),
+        [
+            ({"input_tokens": 8, "output_tokens": 10}, {}, 18),
+            ({"input_tokens": 8, "output_tokens": 10, "total_tokens": 19}, {}, 19),
+            ({"output_tokens": 10}, {"gen_ai.usage.input_tokens": 8}, 10),
+            ({}, {"gen_ai.usage.input_tokens": 8, "gen_ai.usage.output_tokens": 10}, 18),
+            ({}, {"llm.usage.total_tokens": 7, "llm.usage.prompt_tokens": 3}, 7),
+            ({"output_tokens": 1.5}, {"gen_ai.usage.output_tokens": "10"}, None),
+            ({"loss": 3}, {"gen_ai.usage.output_tokens": -10}, None),
+        ],
+    )
+    def test_marks_or_else_attributes_count(
+        self, tmp_path: Path, call: Call, marks: dict[str, Any], attrs: dict[str, Any],
+        tokens: int | None,
+    ) -> None:  # fmt: skip
+        spool = self.served(tmp_path, marks, **attrs)
+        units = document(call, spool)["units"]
+        assert (units["name"], units["count"]) == ("request", 20)
+        assert units["tokens"] == (None if tokens is None else 20 * tokens)
+        text = call("report", spool).stdout
+        assert (f"{20 * (tokens or 0):,} tokens" in text) == (tokens is not None)
+
+    def test_steps_have_none(self, tmp_path: Path, call: Call) -> None:
+        rank = Rank(0, pid=1)
+        for step in range(20):
+            rank.mark("input_tokens", 8, rank.step(step, STEP, **{"gen_ai.usage.input_tokens": 8}))
+        spool = write_spool(tmp_path, [rank], run="ef" * 16)
+        assert document(call, spool)["units"]["tokens"] is None
+
+    def test_foreign_spans(self, tmp_path: Path, call: Call) -> None:
+        """Tokens of scopes inside a unit count once, even if a scope around them repeats them."""
+        spans = []
+        for number in range(20):
+            trace, start = f"{number + 1:032x}", 1_700_000_000_000_000_000 + number * 10_000_000
+
+            def span(
+                name: str, at: int, parent: int, tokens: int, trace: str = trace, start: int = start
+            ) -> dict[str, Any]:
+                attribute = {"key": "gen_ai.usage.output_tokens", "value": {"intValue": tokens}}
+                return {
+                    "traceId": trace, "spanId": f"{int(trace, 16) * 16 + at:016x}", "name": name,
+                    "parentSpanId": f"{int(trace, 16) * 16 + parent:016x}" if parent else "",
+                    "startTimeUnixNano": str(start + at), "kind": 1,
+                    "endTimeUnixNano": str(start + 8_000_000 - at),
+                    "attributes": [attribute] if tokens else [],
+                }  # fmt: skip
+
+            spans += [
+                span("answer", 1, 0, 0), span("agent", 2, 1, 5), span("chat", 3, 2, 5),
+                span("rank", 4, 1, 2),
+            ]  # fmt: skip
+        file = tmp_path / "spans.json"
+        file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+        units = document(call, file, "--unit", "answer")["units"]
+        assert (units["name"], units["count"], units["tokens"]) == ("answer", 20, 140)

@@ -115,6 +115,9 @@ class EngineRecording:
             self._engine, self._relations, self.texts, self._block_rows, by_rank=by_rank
         )
 
+    def unit_tokens(self) -> None:
+        """Return None: the tokens of requests are read by `ArrangedRecording`."""
+
     def unit_files(self, units: Block) -> list[str]:
         """Return the name of the batch of each unit."""
         batches = self._run.batches.batches

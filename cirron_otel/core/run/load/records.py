@@ -24,6 +24,7 @@ from .marks import MOST_OVERHEAD_NS, Marks, forget_digest
 from .scopes import Scopes
 from .shaping import Shaping
 from .stored_span import StoredSpan
+from .usage import tokens_of
 
 
 class Records(Scopes):
@@ -41,6 +42,9 @@ class Records(Scopes):
         self._ranks: list[list[int | None]] = []
         """The first mark of each batch, and the rank of its first span, if it has one."""
         self._hints = Hints()
+        self.usage: dict[int, int] = {}
+        """The tokens of the scopes that have them as attributes."""
+        self._row = 0
         self._shaping: Shaping | None = None
         super().__init__(batches, once=True, texts=texts)
         self.is_kept = np.zeros(self._number + 1, bool)
@@ -76,6 +80,9 @@ class Records(Scopes):
         self._hints.end_batch(first, spans.count)
 
     def _span(self, span: IndexedSpan) -> tuple[int, ...]:
+        if (tokens := tokens_of(span)) is not None:
+            self.usage[self._row] = tokens
+        self._row += 1
         if self._hints.producer is not None:
             self._hints.add(span)
         return super()._span(span)

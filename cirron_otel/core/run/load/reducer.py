@@ -194,6 +194,9 @@ class Reducer:
         """Return the step of a session that started last."""
         return self._members.last_step(session)
 
+    def unit_tokens(self) -> None:
+        """Return None: the tokens of requests are read by `ArrangedRecording`."""
+
     def unit_files(self, units: Block) -> list[str]:
         """Return the name of the batch of each unit."""
         return self._places.files_of(units["no"])

@@ -86,11 +86,13 @@ class Rank:
         self._add("step", key, parent, start, index=number, attrs=attrs)
         return key
 
-    def scope(self, name: str, ms: float) -> None:
-        """Add a scope beside the steps."""
+    def scope(self, name: str, ms: float, **attrs: Any) -> str:
+        """Add a scope beside the steps; return its key."""
         start, parent = self.at, self.session if self._epoch is None else self._epoch[0]
         self.at += round(ms * MS)
-        self._add(name, f"{parent}{name}t{len(self.spans)}", parent, start)
+        key = f"{parent}{name}t{len(self.spans)}"
+        self._add(name, key, parent, start, attrs=attrs)
+        return key
 
     def _inside(self, parent: str, phases: dict[str, Any], gpu: Phases) -> None:
         for name, ms in phases.items():
