@@ -9,8 +9,8 @@ import pytest
 
 from cirron_otel.core.durations import SECOND_NS
 from cirron_otel.core.run.figures.ledger import Ledger
-from cirron_otel.core.run.findings.finding import Finding
 from cirron_otel.core.run.findings.choices import Choices
+from cirron_otel.core.run.findings.finding import Finding
 from cirron_otel.core.run.findings.live import Changes, LiveConclusion, LiveFindings, is_stall
 from cirron_otel.core.run.findings.thresholds import Limits
 from cirron_otel.core.run.stall import Stall
