@@ -454,10 +454,14 @@ def test_index_that_occurs_again_in_a_process_is_another_unit() -> None:
 
 def test_joined_entries_keep_all_sums() -> None:
     times = [{"data_load": 10 + at % 3, "forward": 50} for at in range(50)]
+    for at in range(0, 50, 5):
+        times[at]["eval"] = 20
     [lane] = ledger_of(run_of(times, gap=5)).lanes
     totals = lane.totals
+    assert lane.counts["evaluation"].sum() == 10
     ledger_fold.join(lane, 8)
     assert lane.totals == totals
+    assert lane.counts["evaluation"].tolist() == [2, 2, 1, 2, 1, 2, 0]
     assert len(lane.start) == 7
     assert lane.number.tolist() == [0, 8, 16, 24, 32, 40, 48]
     assert isinstance(lane, Lane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,12 @@ class TestTokens:
         file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
         units = document(run, file, "--unit", "answer")["units"]
         assert (units["name"], units["count"], units["tokens"]) == ("answer", 20, 140)
+
+
+def test_costs_of_a_running_job_are_the_mean_of_a_rank(tmp_path: Path, run: Run) -> None:
+    spool = straggling(tmp_path, "node-a", "node-a")
+    [cost] = re.findall(
+        r"COMPUTE_STRAGGLER: (\S+ ms) of the run's 660 ms;", run("report", spool).stdout
+    )
+    text = run("diagnose", spool, "--live").stdout
+    assert f"COMPUTE_STRAGGLER: {cost} of the last 660 ms;" in text
