@@ -20,8 +20,8 @@ class RankReport:
     """The earliest start and the latest end of its spans, Unix ns."""
     steps: Breakdown
     steps_per_second: float | None = None
-    """The number of steps after the warm-up, divided by the time in and between them; None if there
-    are none. Evaluations and checkpoints do not count as time between steps."""
+    """The number of steps that no later process repeats, divided by the time in and between them,
+    evaluations and checkpoints included, without the excess of the warm-up; None without steps."""
     recompute_ns: int = 0
     """The time in backward passes in which activation checkpointing recomputes activations, ns."""
 

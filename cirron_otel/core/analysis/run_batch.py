@@ -11,7 +11,7 @@ import msgspec
 from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
-from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
+from ...semconv import FAILURE_CAUSE, HOST_NAME, JOB, OUT_OF_MEMORY, SESSION
 from ..records.rows import IndexedBatch, IndexedSpan, rows_of
 from ..records.step_summaries import GROUP, STEP_COUNT
 from ..spool.oom_kills import KILLS_CAUSE
@@ -41,7 +41,20 @@ class _Otel(msgspec.Struct, gc=False):
     resource_spans: list[msgspec.Raw] = []
 
 
+class _HostAttributes(msgspec.Struct, gc=False):
+    host: Any = msgspec.field(default=None, name=HOST_NAME)
+
+
+class _HostResource(msgspec.Struct, gc=False):
+    attributes: _HostAttributes | None = None
+
+
+class _HostOtel(msgspec.Struct, gc=False):
+    resource: _HostResource | None = None
+
+
 _otel_decoder = msgspec.json.Decoder(_Otel | None)
+_host_decoder = msgspec.json.Decoder(_HostOtel | None)
 _COUNTED = frozenset({*STEP_NAMES, GROUP, JOB, SESSION})
 
 
@@ -119,6 +132,18 @@ def outline_of_rows(rows: IndexedBatch, data: bytes) -> RunBatchOutline:
 def outline_of_otel(otel: Any) -> RunBatchOutline:
     """Return the outline of a batch without its spans, from the value of its `otel`."""
     return _outline(_otel(otel) if isinstance(otel, dict) else None)
+
+
+def host_of_rows(rows: IndexedBatch) -> str | None:
+    """Return the name of the host that recorded a batch; None if its resource names none."""
+    try:
+        otel = _host_decoder.decode(rows.otel) if rows.otel else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    resource = None if otel is None else otel.resource
+    attributes = None if resource is None else resource.attributes
+    host = None if attributes is None else attributes.host
+    return host if isinstance(host, str) and host else None
 
 
 def _outline(otel: _Otel | None) -> RunBatchOutline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...semconv import SERVICE_NAME, WORLD_SIZE
+from ...semconv import HOST_NAME, SERVICE_NAME, WORLD_SIZE
 from ..columns.records import int64, text
 from .runs import Run, SpoolRuns
 from .summary import SessionSummary
@@ -30,7 +30,6 @@ SESSION_COLUMNS: Final = columns_of({
     "host_name": "string", "service_name": "string", "start_ns": "int64", "end_ns": "int64",
     "spans": "int64", "marks": "int64", "snapshots": "int64",
 })  # fmt: skip
-_HOST_NAME: Final = "host.name"
 
 
 def session_rows(
@@ -52,7 +51,7 @@ def _row(session: SessionSummary, run: Run | None, resource: dict[str, Any]) -> 
         _only(session.ranks),
         int64(resource.get(WORLD_SIZE)),
         _only(session.pids),
-        text(resource.get(_HOST_NAME)),
+        text(resource.get(HOST_NAME)),
         text(resource.get(SERVICE_NAME)),
         session.start_ns,
         session.end_ns,

@@ -11,15 +11,16 @@ from typing import Final, TypeAlias
 
 import ibis
 
+from ...semconv import HOST_NAME
 from ..analysis.index import SpoolIndex
-from ..analysis.run_batch import RunBatchOutline, outline_of
+from ..analysis.run_batch import RunBatchOutline, host_of_rows, outline_of
 from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
 from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
+from ..records.rows import rows_of
 from ..records.trace_marks import TRACE_STEP
 from ..run.shapes.producers import NAMES, REQUEST, TRAINING, Producer, is_cirron_sdk
-from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
@@ -51,11 +52,13 @@ class OpenedRun:
     """The marks, each once."""
     index: SpoolIndex
     """The odd batches."""
-    paths: SpoolPaths | None
-    """The spool with the states of its processes; None if there is none."""
+    reader: SpoolReader | None
+    """The reader that has read the spool with the states of the processes; None without one."""
     chosen: ChosenRun
     is_complete: bool
     """Whether the batches are all of the spool."""
+    hosts: list[tuple[set[int], str | None]]
+    """For each batch with spans in order: the ranks of its spans, and the host that recorded it."""
 
 
 class OpenedTables:
@@ -133,8 +136,8 @@ class OpenedTables:
             relations = step_relations(engine, distinct(engine, span))
             _check_units(engine, relations)
             yield OpenedRun(
-                engine, files, self._batches, relations, mark, index, self._paths, chosen,
-                is_complete=names is None,
+                engine, files, self._batches, relations, mark, index, self._reader, chosen,
+                names is None, self._hosts(names),
             )  # fmt: skip
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
@@ -152,6 +155,21 @@ class OpenedTables:
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
         if recorders and all(is_foreign for _, is_foreign in recorders):
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
+
+    def _hosts(self, names: frozenset[str] | None) -> list[tuple[set[int], str | None]]:
+        hosts = []
+        for number, batch in enumerate(self._batches.batches):
+            if names is not None and batch.name not in names:
+                continue
+            outline = self._outlines[batch.key]
+            ranks, spans, host = outline.ranks, outline.spans, outline.text(HOST_NAME)
+            if batch.key in self._odd:
+                rows = rows_of(self._batches.content(number).data)
+                ranks = {span.rank for span in rows.spans if span.rank is not None}
+                spans, host = len(rows.spans), host_of_rows(rows)
+            if spans:
+                hosts.append((ranks, host))
+        return hosts
 
     @cached_property
     def _outlines(self) -> dict[str, RunBatchOutline]:

@@ -6,8 +6,12 @@ The rules are in docs/ledger.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
+
+from ...errors import UsageError
+from ...semconv import JOB, MICRO_STEP, SESSION
 
 ACCOUNTS: Final = (
     "start_up", "warm_up", "compilation", "garbage_collection", "tracing", "input", "transfer",
@@ -45,6 +49,15 @@ _NAMES: Final[Mapping[str, str]] = {
     "tracing": "tracing",
 }  # fmt: skip
 _OWN: Final = "other_scopes"
+OF_SCOPES: Final = tuple(
+    each for each in ACCOUNTS
+    if each in {*PHASES.values(), *OVERRIDING, "communication", _OWN}
+)  # fmt: skip
+"""The accounts that a scope may have, in the order of reports."""
+_FIXED: Final = frozenset({
+    *PHASES, SESSION, JOB, MICRO_STEP, "step", "batch", "request", "epoch",
+})  # fmt: skip
+"""The names of phases, and of scopes around them."""
 
 
 def account_of(name: str | None) -> str:
@@ -62,3 +75,42 @@ def account_of(name: str | None) -> str:
     if _LOGGING.match(lower):
         return "logging"
     return "communication" if _COLLECTIVE.fullmatch(lower) else _OWN
+
+
+@dataclass(frozen=True, slots=True)
+class AccountNames:
+    """The accounts of scopes by their names: those that the user chooses, then `account_of`."""
+
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """The accounts of the user's own scopes by their names in lower case."""
+
+    def account_of(self, name: str | None) -> str:
+        """Return the account of a scope by its name."""
+        found = self.chosen.get(name.lower()) if self.chosen and name is not None else None
+        return account_of(name) if found is None else found
+
+
+BY_RULE: Final = AccountNames()
+"""No account is chosen."""
+
+
+def account_names_of(assignments: Iterable[str]) -> AccountNames:
+    """Return the accounts given as `NAME=ACCOUNT`; names are compared without case.
+
+    Raises UsageError for an unknown account, the name of a phase, and a name with two accounts.
+    """
+    chosen: dict[str, str] = {}
+    for text in assignments:
+        name, separator, account = text.rpartition("=")
+        if not separator or not name:
+            raise UsageError(f"{text!a}: expected NAME=ACCOUNT, as in rollout=forward")
+        if account not in OF_SCOPES:
+            raise UsageError(
+                f"{text!a}: a scope cannot be in the account {account!a}: expected one of"
+                f" {', '.join(OF_SCOPES)}"
+            )
+        if name.lower() in _FIXED:
+            raise UsageError(f"{text!a}: {name} is no scope of your own, so its account is fixed")
+        if chosen.setdefault(name.lower(), account) != account:
+            raise UsageError(f"{text!a}: {name} also has the account {chosen[name.lower()]}")
+    return AccountNames(chosen)

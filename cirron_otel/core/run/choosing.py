@@ -17,6 +17,7 @@ from ..analysis.runs import runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
 from ..spool.reader import BatchFile, SpoolReader
+from .accounts import BY_RULE, AccountNames
 from .files import RunFiles
 from .load.errors import NotReducibleError
 from .load.reducer import Reducer
@@ -27,17 +28,23 @@ from .run import Run
 
 @contextmanager
 def open_chosen_run(
-    reader: SpoolReader, wanted: str | None, *, slowest: int = 10, unit: str | None = None
+    reader: SpoolReader,
+    wanted: str | None,
+    *,
+    slowest: int = 10,
+    unit: str | None = None,
+    accounts: AccountNames = BY_RULE,
 ) -> Iterator[tuple[ChosenRun, Run]]:
     """Open the wanted run of a spool, by the rules of `choose_run`, and limit `reader` to it.
 
-    `unit` is the name of the units in a recording without steps.
+    `unit` is the name of the units in a recording without steps. `accounts` has the accounts of
+    scopes by their names.
 
     Raises UsageError if no run or no unit matches, or several runs do, the errors of reading the
     batches, and TargetError if there is no disk space.
     """
     if wanted == ALL:
-        with open_run(reader, reader, slowest=slowest, unit=unit) as run:
+        with open_run(reader, reader, slowest=slowest, unit=unit, accounts=accounts) as run:
             yield ChosenRun(None, 0), run
         return
     guess = _Guess(wanted)
@@ -49,10 +56,12 @@ def open_chosen_run(
         names = chosen.run.batches
     reducer = guess.finished(names)
     if reducer is not None and unit is None:
-        yield chosen, Run(reducer, RunFiles.of(reader), slowest)
+        yield chosen, Run(reducer, RunFiles.of(reader), slowest, accounts)
         return
     is_odd = guess.names == names  # reducing it again would fail again
-    with open_run(reader, reader, slowest=slowest, in_columns=is_odd, unit=unit) as run:
+    with open_run(
+        reader, reader, slowest=slowest, in_columns=is_odd, unit=unit, accounts=accounts
+    ) as run:
         yield chosen, run
 
 

@@ -21,10 +21,21 @@ class RunFiles:
     """Whether the run has all batches of the spool."""
     may_have_drops: bool = True
     """Whether a session may state drops. If not, their records need not be read."""
+    reader: SpoolReader | None = None
+    """The reader that has read the spool; None if there is no spool."""
+
+    @property
+    def unreadable(self) -> int:
+        """The number of batches that could not be read.
+
+        A batch whose writer stopped halfway does not count: its records are recovered.
+        """
+        findings = () if self.reader is None else self.reader.findings
+        return sum(each.code != "torn" for each in findings)
 
     @classmethod
     def of(cls, reader: SpoolReader | None) -> RunFiles:
         """Return the files of a spool's reader."""
         if reader is None:
             return cls()
-        return cls(reader.paths, reader, reader.only is None)
+        return cls(reader.paths, reader, reader.only is None, reader=reader)

@@ -20,6 +20,7 @@ from ..records.rows import IndexedBatch, rows_of
 from ..spool.journal import open_scopes
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.reader import BatchFile, SpoolReader
+from .accounts import BY_RULE, AccountNames
 from .opening import open_run
 from .recent_batches import RecentBatches
 from .relations import known
@@ -55,12 +56,19 @@ class _RankProgress:
 class FollowedRun:
     """A run that is followed in the spool to which it is recorded."""
 
-    def __init__(self, reader: SpoolReader, wanted: str | None, window: int) -> None:
+    def __init__(
+        self,
+        reader: SpoolReader,
+        wanted: str | None,
+        window: int,
+        accounts: AccountNames = BY_RULE,
+    ) -> None:
         """Follow the run `wanted`, or else the last one; a run may begin later.
 
-        `window` is the number of units of each rank that are needed.
+        `window` is the number of units of each rank that are needed. `accounts` has the accounts
+        of scopes by their names.
         """
-        self._reader, self._wanted = reader, wanted
+        self._reader, self._wanted, self._accounts = reader, wanted, accounts
         self.run: ListedRun | None = None
         self._sessions: dict[str, _LiveSession] = {}
         self._foreign: set[str] = set()
@@ -110,7 +118,7 @@ class FollowedRun:
         """Open the run of the last batches. Raises the errors of `open_run`."""
         names = self.recent.names() | self._failed
         reader = SpoolReader(self._reader.paths.root, only=names)
-        return open_run(reader, reader)
+        return open_run(reader, reader, accounts=self._accounts)
 
     def _new_batches(self) -> Iterator[BatchFile]:
         """Yield the batches that were not read yet, one at a time."""

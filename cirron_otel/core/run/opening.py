@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ...errors import UsageError
 from ..spool.reader import BatchFile, SpoolReader
+from .accounts import BY_RULE, AccountNames
 from .files import RunFiles
 from .load.arranged import ArrangedRecording
 from .load.errors import NotReducibleError
@@ -24,12 +25,14 @@ def open_run(
     slowest: int = 10,
     in_columns: bool = False,
     unit: str | None = None,
+    accounts: AccountNames = BY_RULE,
 ) -> Iterator[Run]:
     """Open the run of some batches, for example of a SpoolReader, which are read again if need be.
 
     `reader` has the batches and the states of the processes; None if there is no spool. With
     `in_columns`, all records are read into columns first. `unit` is the name of the units;
-    without one, they are found by a rule (docs/report.md). Raises the errors of reading the
+    without one, they are found by a rule (docs/report.md). `accounts` has the accounts of scopes by
+    their names. Raises the errors of reading the
     batches, UsageError if the units have another name, and TargetError if there is no disk space.
     """
     is_once = iter(batches) is batches  # a second pass is not possible
@@ -40,7 +43,7 @@ def open_run(
         raise UsageError(
             f"--unit {unit!a}: the units of this recording are named {recording.unit_name!a}"
         )
-    yield Run(recording, RunFiles.of(reader), slowest)
+    yield Run(recording, RunFiles.of(reader), slowest, accounts)
 
 
 def reduced(batches: Iterable[BatchFile]) -> Recording | None:

@@ -77,6 +77,9 @@ class Recording(Protocol):
     def unit_files(self, units: Block) -> Sequence[str]:
         """Return the name of the batch of each unit."""
 
+    def unit_tokens(self) -> int | None:
+        """Return the sum of the tokens of requests; None if there are none."""
+
     def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
         """Return the marks about memory, each with the scope that it is on."""
 

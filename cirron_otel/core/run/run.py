@@ -25,6 +25,7 @@ from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
+from .accounts import BY_RULE, AccountNames
 from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
@@ -46,9 +47,18 @@ _AT_ONCE: Final = 100
 class Run:
     """The figures of a run."""
 
-    def __init__(self, recording: Recording, files: RunFiles, slowest: int = 10) -> None:
-        """`slowest` is the number of units that the property of that name lists."""
-        self.recording = recording
+    def __init__(
+        self,
+        recording: Recording,
+        files: RunFiles,
+        slowest: int = 10,
+        accounts: AccountNames = BY_RULE,
+    ) -> None:
+        """`slowest` is the number of units that the property of that name lists.
+
+        `accounts` has the accounts of scopes by their names.
+        """
+        self.recording, self._accounts = recording, accounts
         self._files, self._most_slowest = files, slowest
 
     @cached_property
@@ -68,7 +78,9 @@ class Run:
     @cached_property
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
-        folds = _UnitFolds(self.recording, self._failures, self._most_slowest, self.epoch_of)
+        folds = _UnitFolds(
+            self.recording, self._failures, self._most_slowest, self.epoch_of, self._accounts
+        )
         for units, parts in self._unit_blocks():
             folds.ranks.add(units, parts)
             folds.ledger.add(units, parts)
@@ -167,9 +179,7 @@ class Run:
         """The number of units per second of each rank; that of a rank's threads together."""
         speeds: dict[int | None, float] = {}
         for lane in [] if self.ledger is None else self.ledger.lanes:
-            steps = self.breakdowns.get(lane.rank)
-            speed = None if steps is None else lane.units_per_second(steps.warm_up)
-            if speed is not None:
+            if (speed := lane.units_per_second) is not None:
                 speeds[lane.rank] = speeds.get(lane.rank, 0.0) + speed
         return speeds
 
@@ -258,6 +268,16 @@ class Run:
         return drops_in(records_at(batches, places), ranks)
 
     @cached_property
+    def unit_tokens(self) -> int | None:
+        """The sum of the tokens of requests; None if there are none."""
+        return self.recording.unit_tokens()
+
+    @property
+    def unreadable_batches(self) -> int:
+        """The number of batches that could not be read."""
+        return self._files.unreadable
+
+    @cached_property
     def dropped_marks(self) -> int:
         """The number of marks that the recording processes dropped."""
         batches = self._files.batches
@@ -339,12 +359,13 @@ class _UnitFolds:
         failures: Failures,
         slowest: int,
         epoch_of: Callable[[str | None], str | None],
+        accounts: AccountNames,
     ) -> None:
         texts = recording.texts
         parents = {parent for parent, _ in recording.extents}
         self.ledger = LedgerFold(
-            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts),
-            lambda token: epoch_of(texts.text(token)),
+            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts, accounts),
+            lambda token: epoch_of(texts.text(token)), accounts,
         )  # fmt: skip
         self.ranks = RankFold(recording.texts)
         self.together: Breakdown

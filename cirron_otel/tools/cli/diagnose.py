@@ -5,49 +5,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
-from .engines import PYTHON, EngineSource, computed_by, engine_option
+from .concluding import Concluded, concluded_by, in_python
+from .engines import PYTHON, EngineSource, engine_option
+from .failing import FAILED_VERDICT, Conditions, conditions_of, fail_on_options, severity_of
 from .parameters import (
     TRACEML,
     PlacesCommand,
+    account_option,
     from_option,
+    ignore_option,
     json_option,
+    price_option,
     rules_option,
     run_option,
     set_option,
     unit_option,
 )
-from .progress import progress
-from .runs import report_chosen
-from .sources import as_spool, shown_source
+from .sources import shown_source
 
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
-    from ...core.engines.source import OpenedTables
-    from ...core.records.problems import ReadingProblem
-    from ...core.run.findings.finding import Finding
-    from ...core.run.findings.thresholds import Limits
+    from ...core.run.findings.choices import Choices
     from ..present.document import Document
-
-FAILED_VERDICT = 6
-"""The exit code if a finding or a verdict is as severe as `--fail-on`."""
-_FAIL_ON = ("warning", "critical", "failure", "warn", "crit")
-_SEVERITIES = {"warn": "warning", "crit": "critical"}
-
-
-class _Concluded(NamedTuple):
-    """The documents of the wanted runs of a source."""
-
-    runs: list[tuple[ChosenRun, Document]]
-    skipped: list[ReadingProblem]
-    code: int
-    """The exit code for problems of the source, 0 or 1."""
 
 
 @click.command(cls=PlacesCommand, short_help="Name the causes of a slow or failed run.")
@@ -70,12 +56,10 @@ class _Concluded(NamedTuple):
     is_flag=True,
     help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
-@click.option(
-    "--fail-on",
-    "fail_on",
-    type=click.Choice(_FAIL_ON),
-    help="Exit with code 6 if a finding has this severity, or a worse one.",
-)
+@account_option
+@ignore_option
+@price_option
+@fail_on_options
 @json_option
 def diagnose(
     source: str,
@@ -87,7 +71,11 @@ def diagnose(
     window: int | None,
     settings: tuple[str, ...],
     live: bool,
-    fail_on: str | None,
+    accounts: tuple[str, ...],
+    ignored: tuple[str, ...],
+    price: str | None,
+    fail_on: tuple[str, ...],
+    baseline: str | None,
     as_json: bool,
 ) -> int:
     """Name the causes of a slow or failed run, with their price, and the next thing to try.
@@ -95,7 +83,7 @@ def diagnose(
     SRC is .cirron by default; - is stdin. The last run is diagnosed, unless --run names another;
     with --run all, each run has a conclusion of its own.
     """
-    from ...core.run.findings.thresholds import limits_of
+    from ...core.run.findings.choices import choices_of
 
     place = EngineSource(source, source_format, run)
     if live and engine != PYTHON:
@@ -103,26 +91,34 @@ def diagnose(
     if live and unit is not None:
         raise UsageError("--unit cannot be combined with --live")
     if rules == TRACEML:
+        if accounts or ignored or (price, baseline) != (None, None):
+            raise UsageError(
+                "--rules cannot be combined with --account, --ignore, --price and --baseline"
+            )
         changes = settings if window is None else (*settings, f"window.steps={window}")
         has_failed, code = _by_traceml(
-            place, engine, changes, unit, live=live, fail_on=fail_on, as_json=as_json
-        )
+            place, engine, changes, unit,
+            live=live, fail_on=severity_of(fail_on), as_json=as_json,
+        )  # fmt: skip
         return FAILED_VERDICT if has_failed else code
-    limits = limits_of(settings)
+    choices = choices_of(settings, ignored, accounts, price)
     if live:
-        has_failed, code = _live(place, limits, window, fail_on=fail_on, as_json=as_json)
+        if price is not None:
+            raise UsageError("--price cannot be combined with --live")
+        conditions = conditions_of(fail_on, baseline, source, choices)
+        has_failed, code = _live(place, choices, window, conditions, as_json=as_json)
         return FAILED_VERDICT if has_failed else code
     if window is not None:
         raise UsageError(f"--window needs --rules {TRACEML} or --live")
     if unit is not None and engine != PYTHON:
         raise UsageError(f"--unit needs --engine {PYTHON}")
-    found = None if engine == PYTHON else _by_engine(engine, place, limits)
+    conditions = conditions_of(fail_on, baseline, source, choices)
+    found = None if engine == PYTHON else concluded_by(engine, place, choices)
     if found is None:
-        found = _in_python(place, limits, unit, lists_others=as_json)
+        found = in_python(place, choices, unit, lists_others=as_json)
     _show(source, found, as_json=as_json)
     findings = (finding for _, document in found.runs for finding in document.findings)
-    has_failed = any(_is_failure(each, fail_on) for each in findings)
-    return FAILED_VERDICT if has_failed else found.code
+    return conditions.code(findings, found.code)
 
 
 def _by_traceml(
@@ -156,10 +152,10 @@ def _by_traceml(
 
 def _live(
     source: EngineSource,
-    limits: Limits,
+    choices: Choices,
     window: int | None,
+    conditions: Conditions,
     *,
-    fail_on: str | None,
     as_json: bool,
 ) -> tuple[bool, int]:
     """Write the findings as they change; return whether one was a failure, and the exit code."""
@@ -169,23 +165,13 @@ def _live(
     return follow(
         source.name, source.format, source.run,
         lambda reader: live_findings(
-            reader, source.run, limits, window,
-            as_json=as_json, is_failure=lambda each: _is_failure(each, fail_on),
+            reader, source.run, choices, window,
+            as_json=as_json, is_failure=conditions.is_failure,
         ),
     )  # fmt: skip
 
 
-def _is_failure(finding: Finding, fail_on: str | None) -> bool:
-    """Return whether a finding is at least as severe as `fail_on`."""
-    from ...core.run.findings.finding import SEVERITIES
-
-    if fail_on is None:
-        return False
-    least = SEVERITIES.index(_SEVERITIES.get(fail_on, fail_on))
-    return SEVERITIES.index(finding.severity) <= least
-
-
-def _show(source: str, found: _Concluded, *, as_json: bool) -> None:
+def _show(source: str, found: Concluded, *, as_json: bool) -> None:
     from ..present.head import diagnosis_parts
 
     if as_json:
@@ -205,70 +191,3 @@ def _json(chosen: ChosenRun, document: Document) -> dict[str, Any]:
     head = document.head()
     del head["source"]
     return {**head, "other_runs": list(chosen.others)}
-
-
-def _in_python(
-    source: EngineSource, limits: Limits, unit: str | None, *, lists_others: bool
-) -> _Concluded:
-    """Return the document of the wanted run, or of each run for `all`.
-
-    With `lists_others`, the names of the other runs are needed, so all runs are read.
-    """
-    from ...core.analysis.run_selection import ALL, all_runs
-    from ...core.run.choosing import open_chosen_run
-    from ...core.run.opening import open_run
-    from ...core.spool.reader import SpoolReader
-    from ..present.conclude import document_of_run
-
-    only = None if lists_others else source.run
-    shown_name = shown_source(source.name)
-    with progress("reading") as shown, as_spool(source.name, source.format, only) as place:
-        reader = SpoolReader(place.directory, on_progress=shown)
-        readers = [reader]
-        runs: list[tuple[ChosenRun, Document]] = []
-        if source.run == ALL:
-            shown.stage("finding the runs")
-            selected = all_runs(reader)
-            readers += [each for _, each in selected if each is not reader]
-            for number, (chosen, batches) in enumerate(selected, 1):
-                of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
-                shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
-                batches.on_progress = shown
-                with open_run(batches, batches, unit=unit) as opened:
-                    document = document_of_run(
-                        shown_name, opened, chosen, reader=batches, limits=limits
-                    )
-                runs.append((chosen, document))
-        else:
-            shown.stage("reading batches", then="diagnosing")
-            with open_chosen_run(reader, source.run, unit=unit) as (chosen, opened):
-                report_chosen(chosen, source.run)
-                document = document_of_run(shown_name, opened, chosen, reader=reader, limits=limits)
-            runs.append((chosen, document))
-        return _Concluded(runs, place.findings(*readers), place.report_problems(*readers))
-
-
-def _by_engine(engine: str, source: EngineSource, limits: Limits) -> _Concluded | None:
-    """Return the documents by an engine; None, with a message, if a run needs Python."""
-
-    def compute(tables: OpenedTables, wanted: str | None) -> list[tuple[ChosenRun, Document]]:
-        from ...core.analysis.run_selection import ALL
-        from ...core.run.engines.opening import engine_run
-        from ..present.conclude import document_of_run
-
-        runs = []
-        for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
-            with tables.run(chosen, names) as run:
-                document = document_of_run(
-                    shown_source(source.name), engine_run(run), run.chosen, limits=limits
-                )
-            runs.append((chosen, document))
-        return runs
-
-    computed = computed_by(engine, [source], compute, "diagnosis")
-    if computed is None:
-        return None
-    [found] = computed
-    for chosen, _ in found.value:
-        report_chosen(chosen, source.run)
-    return _Concluded(found.value, found.findings, found.report_problems())

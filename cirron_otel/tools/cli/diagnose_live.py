@@ -13,9 +13,9 @@ from . import output
 from .follow import Followed
 
 if TYPE_CHECKING:
+    from ...core.run.findings.choices import Choices
     from ...core.run.findings.finding import Finding
     from ...core.run.findings.live import Change, LiveConclusion, LiveFindings
-    from ...core.run.findings.thresholds import Limits
     from ...core.run.followed_run import FollowedRun
     from ...core.spool.reader import SpoolReader
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def live_findings(
     reader: SpoolReader,
     wanted: str | None,
-    limits: Limits,
+    choices: Choices,
     units: int | None,
     *,
     as_json: bool,
@@ -35,7 +35,7 @@ def live_findings(
     """
     from ...core.run.findings.live import UNITS, LiveFindings
 
-    live = LiveFindings(reader, wanted, limits, UNITS if units is None else units)
+    live = LiveFindings(reader, wanted, choices, UNITS if units is None else units)
     return _PrintedFindings(live, as_json=as_json, is_failure=is_failure)
 
 
@@ -78,6 +78,7 @@ class _PrintedFindings:
         self, now_ns: int, change: Change, finding: Finding, conclusion: LiveConclusion
     ) -> None:
         from ..present.findings_text import finding_parts, place
+        from ..present.ledger_rows import ledger_rows
 
         if self._as_json:
             self._event(now_ns, change, units=conclusion.units, finding=finding.to_json())
@@ -89,7 +90,10 @@ class _PrintedFindings:
             output.result(f"{clock_time(now_ns)} ended: {title}")
             return
         output.result(f"{clock_time(now_ns)} {change}:")
-        output.show_parts(finding_parts(finding, unit))
+        ledger = ledger_rows(conclusion.ledger)
+        if ledger is not None:
+            ledger.is_window = True
+        output.show_parts(finding_parts(finding, unit, ledger=ledger))
 
     def end(self, now_ns: int) -> None:
         """Print that the run has ended, with the status and the headline of the last units."""

@@ -14,9 +14,9 @@ from ...errors import UsageError
 from ..present.divergence_text import comparison_lines, gap_texts
 from ..present.formatting import count, printable
 from . import output
-from .diagnose import FAILED_VERDICT
 from .engines import PYTHON, EngineSource, computed_by, engine_option
-from .parameters import PlacesCommand, from_option, json_option
+from .failing import FAILED_VERDICT
+from .parameters import PlacesCommand, account_option, from_option, json_option
 from .runs import report_chosen
 from .sources import as_spool, shown_source
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
+    from ...core.run.accounts import AccountNames
     from ...core.run.comparison import CostChange
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
@@ -71,6 +72,7 @@ class _OpenedRun(NamedTuple):
     metavar="N",
     help="Losses that are at most N ULPs apart count as equal.",
 )
+@account_option
 @json_option
 def diff(
     first: str,
@@ -80,6 +82,7 @@ def diff(
     runs: tuple[str, ...],
     fail_on: str | None,
     tolerance: int,
+    accounts: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Compare the digests of A and B, their wall time by account, and their figures.
@@ -93,13 +96,15 @@ def diff(
     applies to it.
     """
     from ...core.analysis.verdicts.thresholds import thresholds_of
+    from ...core.run.accounts import account_names_of
     from ..present.comparison import compare
     from ..present.comparison_text import comparison_parts, headline, why
 
+    names = account_names_of(accounts)
     sources = _sources(first, second, source_format, runs)
     with contextlib.ExitStack() as stack:
-        sides = None if engine == PYTHON else _by_engine(engine, sources)
-        a, b = [_read(stack, *each) for each in sources] if sides is None else sides
+        sides = None if engine == PYTHON else _by_engine(engine, sources, names)
+        a, b = [_read(stack, each, names) for each in sources] if sides is None else sides
         digests = _compared(a, b, tolerance)
     limits = thresholds_of("run")
     found = compare(a.run, b.run, limits["diff.moderate"], limits["diff.material"])
@@ -187,34 +192,41 @@ def _sources(
     ]
 
 
-def _read(
-    stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
-) -> _OpenedRun:
+def _read(stack: contextlib.ExitStack, source: EngineSource, accounts: AccountNames) -> _OpenedRun:
     """Read a run; `stack` keeps it open."""
     from ...core.run.choosing import open_chosen_run
     from ...core.spool.reader import SpoolReader
 
-    place = stack.enter_context(as_spool(source, source_format, run))
+    place = stack.enter_context(as_spool(*source))
     reader = SpoolReader(place.directory)
-    chosen, opened = stack.enter_context(open_chosen_run(reader, run))
-    report_chosen(chosen, run)
-    compared, digests = _compared_run(source, chosen, opened, reader), opened.digests
+    chosen, opened = stack.enter_context(open_chosen_run(reader, source.run, accounts=accounts))
+    report_chosen(chosen, source.run)
+    compared = _compared_run(source.name, chosen, opened, reader, place.unconverted)
+    digests = opened.digests
     compared.document.skipped += place.findings(reader)
     return _OpenedRun(compared, digests, place.report_problems(reader))
 
 
 def _compared_run(
-    source: str, chosen: ChosenRun, run: Run, reader: SpoolReader | None = None
+    source: str,
+    chosen: ChosenRun,
+    run: Run,
+    reader: SpoolReader | None = None,
+    missing_files: int = 0,
 ) -> ComparedRun:
     from ...core.run.comparison import costs_of
     from ..present.comparison import ComparedRun
     from ..present.conclude import document_of_run
 
-    document = document_of_run(shown_source(source), run, chosen, reader=reader)
+    document = document_of_run(
+        shown_source(source), run, chosen, reader=reader, missing_files=missing_files
+    )
     return ComparedRun(document, chosen, costs_of(run.ledger), run.dropped_marks)
 
 
-def _by_engine(engine: str, sources: list[EngineSource]) -> list[_OpenedRun] | None:
+def _by_engine(
+    engine: str, sources: list[EngineSource], accounts: AccountNames
+) -> list[_OpenedRun] | None:
     """Return both runs with the figures by an engine; None, with a message, if one needs Python."""
     names = iter(each.name for each in sources)
 
@@ -222,7 +234,7 @@ def _by_engine(engine: str, sources: list[EngineSource]) -> list[_OpenedRun] | N
         from ...core.run.engines.opening import engine_run
 
         with tables.run(*tables.choose(wanted)) as run:
-            return _compared_run(next(names), run.chosen, engine_run(run))
+            return _compared_run(next(names), run.chosen, engine_run(run, accounts=accounts))
 
     computed = computed_by(engine, sources, compute, "comparison")
     if computed is None:

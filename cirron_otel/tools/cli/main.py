@@ -42,7 +42,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.E
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
-    " 4 target not writable; 5 endpoint failed; 6 a verdict of --fail-on;"
+    " 4 target not writable; 5 endpoint failed; 6 a finding of --fail-on;"
     " 7 collector: batches undelivered;"
     " 130 interrupted.",
 )

@@ -117,6 +117,26 @@ set_option: Callable[[F], F] = click.option(
     metavar="NAME=VALUE",
     help="Change a threshold (docs/findings.md lists them). Can be given several times.",
 )
+account_option: Callable[[F], F] = click.option(
+    "--account",
+    "accounts",
+    multiple=True,
+    metavar="NAME=ACCOUNT",
+    help="The account of your scopes with a name (docs/ledger.md). Can be given several times.",
+)
+ignore_option: Callable[[F], F] = click.option(
+    "--ignore",
+    "ignored",
+    multiple=True,
+    metavar="KIND[:NAME]",
+    help="Findings of this kind, in the phase or scope NAME, count neither for the status nor for"
+    " --fail-on. Can be given several times.",
+)
+price_option: Callable[[F], F] = click.option(
+    "--price",
+    metavar="PRICE",
+    help="The price of an hour of a rank, as in 2.5/h or '2.5 EUR/h': findings have their costs.",
+)
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",

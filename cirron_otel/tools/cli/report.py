@@ -14,10 +14,14 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
+from .failing import FAILED_VERDICT, conditions_of, fail_on_options, severity_of
 from .parameters import (
     PlacesCommand,
+    account_option,
     from_option,
+    ignore_option,
     json_option,
+    price_option,
     rules_option,
     run_option,
     set_option,
@@ -29,7 +33,7 @@ from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
     from ...core.engines.source import OpenedTables
-    from ...core.run.findings.thresholds import Limits
+    from ...core.run.findings.choices import Choices
     from ...core.run.load.scopes import Scopes
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
@@ -80,6 +84,10 @@ _MOST_ASKED = 20
 @unit_option
 @rules_option
 @set_option
+@account_option
+@ignore_option
+@price_option
+@fail_on_options
 @click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
 def report(
@@ -95,6 +103,11 @@ def report(
     unit: str | None,
     rules: str | None,
     settings: tuple[str, ...],
+    accounts: tuple[str, ...],
+    ignored: tuple[str, ...],
+    price: str | None,
+    fail_on: tuple[str, ...],
+    baseline: str | None,
     no_pager: bool,
     as_json: bool,
 ) -> int:
@@ -103,7 +116,7 @@ def report(
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
     from ...core.run.choosing import open_chosen_run
-    from ...core.run.findings.thresholds import limits_of
+    from ...core.run.findings.choices import choices_of
     from ...core.run.load.scopes import Scopes
     from ...core.spool.reader import SpoolReader
     from ..present.conclude import add_skipped, document_of_run
@@ -113,29 +126,42 @@ def report(
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
             raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
+        if accounts or ignored or (price, baseline) != (None, None):
+            raise UsageError(
+                "--rules cannot be combined with --account, --ignore, --price and --baseline"
+            )
         named = EngineSource(source, source_format, run)
-        return _verdicts(engine, named, settings, unit, as_json=as_json)
-    limits = limits_of(settings)
+        return _verdicts(engine, named, settings, unit, severity_of(fail_on), as_json=as_json)
+    choices = choices_of(settings, ignored, accounts, price)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
+    conditions = conditions_of(fail_on, baseline, source, choices)
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
         if unit is not None:
             raise UsageError(f"--unit needs --engine {PYTHON}")
-        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest, limits)
+        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest, choices)
         if computed is not None:
             found = computed.value
             add_skipped(found, computed.findings)
             _show(found, full=full, as_json=as_json, no_pager=no_pager)
-            return max(computed.report_problems(), _drops(found))
+            code = max(computed.report_problems(), _drops(found))
+            return conditions.code(found.findings, code)
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
-        with open_chosen_run(reader, run, slowest=slowest, unit=unit) as (chosen, opened):
+        with open_chosen_run(
+            reader, run, slowest=slowest, unit=unit, accounts=choices.accounts
+        ) as (chosen, opened):
             report_chosen(chosen, run)
             found = document_of_run(
-                shown_source(source), opened, chosen, reader=reader, limits=limits
+                shown_source(source),
+                opened,
+                chosen,
+                reader=reader,
+                choices=choices,
+                missing_files=place.unconverted,
             )
             if (trace_file, page_file) != (None, None):
                 scopes = Scopes(reader, once=True)
@@ -144,12 +170,13 @@ def report(
             if page_file is not None:
                 of_run = source, place, reader, spans
                 _write_page(page_file, found, opened, scopes, of_run)
-            is_default = not settings and unit is None
+            is_default = choices.is_default and unit is None
             if is_default and place.converted is None and chosen.run is not None:
                 write_conclusion(reader.paths, found, chosen.run.batches)
     add_skipped(found, place.findings(reader))
     _show(found, full=full, as_json=as_json, no_pager=no_pager)
-    return max(place.report_problems(reader), _drops(found))
+    code = max(place.report_problems(reader), _drops(found))
+    return conditions.code(found.findings, code)
 
 
 def _verdicts(
@@ -157,6 +184,7 @@ def _verdicts(
     source: EngineSource,
     settings: tuple[str, ...],
     unit: str | None,
+    fail_on: str | None,
     *,
     as_json: bool,
 ) -> int:
@@ -165,11 +193,12 @@ def _verdicts(
     from .diagnose_traceml import show_verdicts
 
     limits = thresholds_of("run", settings)
-    return show_verdicts(source, engine, limits, unit, fail_on=None, as_json=as_json)[1]
+    has_failed, code = show_verdicts(source, engine, limits, unit, fail_on=fail_on, as_json=as_json)
+    return FAILED_VERDICT if has_failed else code
 
 
 def _by_engine(
-    engine: str, source: EngineSource, slowest: int, limits: Limits
+    engine: str, source: EngineSource, slowest: int, choices: Choices
 ) -> EngineResult[Document] | None:
     """Return the document of the chosen run; None, with a message, if the run needs Python."""
 
@@ -179,8 +208,8 @@ def _by_engine(
 
         with tables.run(*tables.choose(wanted)) as run:
             report_chosen(run.chosen, wanted)
-            opened = engine_run(run, slowest)
-            return document_of_run(shown_source(source.name), opened, run.chosen, limits=limits)
+            opened = engine_run(run, slowest, choices.accounts)
+            return document_of_run(shown_source(source.name), opened, run.chosen, choices=choices)
 
     computed = computed_by(engine, [source], compute, "report")
     return None if computed is None else computed[0]

@@ -27,6 +27,11 @@ class OpenedSource:
     converted: Report | None = None
     """The report of the conversion; None if none was necessary."""
 
+    @property
+    def unconverted(self) -> int:
+        """The number of parts of the source that were skipped by the conversion."""
+        return 0 if self.converted is None else self.converted.skipped_count
+
     def findings(self, *readers: SpoolReader) -> list[ReadingProblem]:
         """Return the skipped items; call it after the `readers` have read the spool."""
         return [*(self.converted.skipped if self.converted is not None else ()), *_each(readers)]

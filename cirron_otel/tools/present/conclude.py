@@ -15,34 +15,43 @@ from .unit_figures import phase_rows, scope_rows, unit_figures
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.records.problems import ReadingProblem
-    from ...core.run.findings.thresholds import Limits
+    from ...core.run.findings.choices import Choices
     from ...core.run.run import Run
     from ...core.spool.paths import SpoolPaths
     from ...core.spool.reader import SpoolReader
 
 
 def conclude(
-    run: Run, unit: str = "step", world_size: int | None = None, limits: Limits | None = None
+    run: Run,
+    unit: str = "step",
+    world_size: int | None = None,
+    choices: Choices | None = None,
+    missing_files: int = 0,
 ) -> Conclusion:
     """Return the conclusion on a run. Raises TargetError if there is no disk space.
 
     `unit` is the name of a unit. `world_size` is the number of ranks that the run should have, if
-    it is known. `limits` are the thresholds of the findings, by default without changes.
+    it is known. `choices` are the thresholds and the ignored findings, by default none.
+    `missing_files` are parts of another source that could not be converted.
     """
     from ...core.run.findings import conclude as rules
+    from ...core.run.findings.choices import Choices
     from ...core.run.findings.run_facts import facts_of
-    from ...core.run.findings.thresholds import Limits
 
-    limits = Limits() if limits is None else limits
-    facts = facts_of(run, unit=unit, world_size=world_size)
-    findings = rules.conclude(facts, limits)
+    choices = Choices() if choices is None else choices
+    facts = facts_of(run, unit=unit, world_size=world_size, missing_files=missing_files)
+    findings, ignored = choices.divided(rules.conclude(facts, choices.limits))
+    if choices.rate is not None:
+        for each in (*findings, *ignored):
+            each.amount = choices.rate.amount(each.cost_ns)
     return Conclusion(
         findings,
         rules.status_of(findings),
         rules.headline_of(findings, facts),
         facts.state,
         [NotAssessed(**each) for each in rules.not_assessed(facts)],
-        limits.to_json(),
+        choices.limits.to_json(),
+        ignored,
     )
 
 
@@ -52,23 +61,25 @@ def document_of_run(
     chosen: ChosenRun | None = None,
     *,
     reader: SpoolReader | None = None,
-    limits: Limits | None = None,
+    choices: Choices | None = None,
     world_size: int | None = None,
+    missing_files: int = 0,
 ) -> Document:
     """Return the document of a run. Raises TargetError if there is no disk space.
 
     `source` has no credentials. `reader` has the batches of the run if they are in a spool; without
     it, the scopes that are open are unknown. `world_size` is the number of ranks that the run
-    should have, by default that of `chosen`.
+    should have, by default that of `chosen`. `missing_files` is the number of parts of the source
+    that could not be converted.
     """
     from ...core.run.report import report_of
 
     figures = report_of(run)
     unit = run.recording.unit_name
-    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units)
+    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units, tokens=run.unit_tokens)
     if world_size is None and chosen is not None:
         world_size = chosen.world_size
-    conclusion = conclude(run, unit, world_size, limits)
+    conclusion = conclude(run, unit, world_size, choices, missing_files)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":
         opened = _open_scopes(reader.paths, run.recording.files())
@@ -76,7 +87,7 @@ def document_of_run(
         source,
         chosen,
         figures,
-        ledger_rows(run.ledger),
+        ledger_rows(run.ledger, None if choices is None else choices.rate),
         units,
         conclusion,
         sessions=run.sessions,

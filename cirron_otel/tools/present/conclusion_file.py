@@ -44,7 +44,7 @@ def write_conclusion(paths: SpoolPaths, document: Document, batches: Collection[
     runs = _read(path)
     runs.pop(document.run.id, None)
     head = document.head()
-    del head["source"]
+    del head["source"], head["ignored"], head["price"]
     head["findings"] = head["findings"][:_MOST_FINDINGS]
     runs[document.run.id] = {
         "last_batch": max(batches),

@@ -77,6 +77,8 @@ class Document:
     headline: str
     findings: list[Finding]
     """The most severe first."""
+    ignored: list[Finding]
+    """The findings that the user ignores: they do not count for the status and the headline."""
     not_assessed: list[NotAssessed]
     thresholds: Mapping[str, Any]
     ledger: LedgerRows | None
@@ -111,8 +113,10 @@ class Document:
             "status": self.status,
             "headline": self.headline,
             "findings": [each.to_json() for each in self.findings],
+            "ignored": [each.to_json() for each in self.ignored],
             "not_assessed": [asdict(each) for each in self.not_assessed],
             "thresholds": dict(self.thresholds),
+            "price": None if self.ledger is None else self.ledger.price(),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +160,7 @@ class Conclusion:
     state: State
     not_assessed: Sequence[NotAssessed] = ()
     thresholds: Mapping[str, Any] = field(default_factory=dict)
+    ignored: Sequence[Finding] = ()
 
 
 def document_of(
@@ -184,6 +189,7 @@ def document_of(
         status=conclusion.status,
         headline=conclusion.headline,
         findings=by_severity(conclusion.findings),
+        ignored=by_severity(conclusion.ignored),
         not_assessed=list(conclusion.not_assessed),
         thresholds=conclusion.thresholds,
         ledger=ledger,

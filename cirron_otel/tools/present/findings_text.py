@@ -22,7 +22,6 @@ STYLES: Final[dict[str, str]] = {
 """The style of the word for a severity or a status on a terminal."""
 _WORDS: Final = {"failure": "FAILURE"}
 _MOST_INTERVALS: Final = 4
-_MOST_HOSTS: Final = 4
 _INDENT: Final = "  "
 
 
@@ -34,13 +33,17 @@ def severity_word(severity: str) -> str:
 def price(finding: Finding, ledger: LedgerRows | None = None) -> str:
     """Return the mean cost of a rank, and its extent; "" for a finding without a cost, or with 0.
 
-    Without a ledger, it is the cost of all ranks together.
+    The amount of the cost follows if the price of an hour is known; it is that of all ranks.
+    Without a ledger, the time is the cost of all ranks together.
     """
     if not finding.cost_ns:
         return ""
     if ledger is None:
         return duration(finding.cost_ns)
-    return f"{per_rank(finding.cost_ns, ledger)} of the run's {duration(ledger.extent_ns)}"
+    of = "the last" if ledger.is_window else "the run's"
+    text = f"{per_rank(finding.cost_ns, ledger)} of {of} {duration(ledger.extent_ns)}"
+    amount = ledger.amount_of(finding.cost_ns)
+    return text if amount is None else f"{text}, {printable(amount)}"
 
 
 def per_rank(ns: int, ledger: LedgerRows | None) -> str:
@@ -49,14 +52,12 @@ def per_rank(ns: int, ledger: LedgerRows | None) -> str:
 
 
 def place(finding: Finding, unit: str = "step") -> str:
-    """Return the ranks, the hosts, the units and the scope of a finding; "" if it has none."""
+    """Return the ranks, the units and the scope of a finding; "" if it has none."""
     parts = []
     ranks = [rank for rank in finding.ranks if rank is not None]
     if ranks:
-        hosts = ", ".join(map(printable, finding.hosts[:_MOST_HOSTS]))
         parts.append(
             f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}"
-            + (f" on {hosts}" if hosts else "")
             + (" (moving)" if finding.moving else "")
         )
     if finding.steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .findings_text import finding_parts, severity_word, styled_lines
@@ -67,6 +67,15 @@ def findings_parts(document: Document, *, full: bool = False) -> Iterator[str | 
     more = len(problems) - len(shown)
     if more:
         yield f"and {count(more, 'more finding')}: --full shows them"
+    if document.ignored:
+        yield ""
+        yield from wrapped(ignored_text(document.ignored), "", "  ")
+
+
+def ignored_text(findings: Sequence[Finding]) -> str:
+    """Return the number and the kinds of ignored findings."""
+    kinds = ", ".join(dict.fromkeys(each.kind for each in findings))
+    return f"{count(len(findings), 'finding')} ignored: {kinds}"
 
 
 def _is_worth_a_line(notice: Finding) -> bool:
@@ -106,6 +115,8 @@ def fact_lines(document: Document) -> Iterator[str]:
         facts.append(f"{duration(run.duration_ns)}{began}")
     if document.state == "incomplete":
         facts.append("without an end")
+    if document.ledger is not None and (amount := document.ledger.amount) is not None:
+        facts.append(printable(amount).replace(" ", "\N{NO-BREAK SPACE}"))
     yield from wrapped(", ".join(facts), f"{run_title(document)}: ", "  ")
     if document.state == "running":
         yield from _open_lines(document.open_scopes)

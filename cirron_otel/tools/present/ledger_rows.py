@@ -11,6 +11,7 @@ from .formatting import plural
 
 if TYPE_CHECKING:
     from ...core.run.figures.ledger import Ledger
+    from ...core.run.findings.rate import Rate
 
 ACCOUNT_NAMES: Final[dict[str, str]] = {
     "start_up": "start-up",
@@ -77,6 +78,20 @@ class LedgerRows:
     first_ns: int
     last_ns: int
     """The first start and the last end of any rank, Unix ns."""
+    rate: Rate | None = None
+    """The price of an hour of a rank, if the user gives it."""
+    is_window: bool = False
+    """Whether it is the ledger of the last units of a running job."""
+
+    @property
+    def amount(self) -> str | None:
+        """The price of the total with its currency; None without a rate."""
+        return self.amount_of(self.total_ns)
+
+    def amount_of(self, ns: int | None) -> str | None:
+        """Return the price of a time of all ranks together; None without a rate."""
+        amount = None if self.rate is None else self.rate.amount(ns)
+        return None if self.rate is None or amount is None else f"≈ {self.rate.text(amount)}"
 
     @property
     def extent_ns(self) -> int:
@@ -103,14 +118,26 @@ class LedgerRows:
             ],
         }  # fmt: skip
 
+    def price(self) -> dict[str, Any] | None:
+        """Return the price of an hour of a rank, and of the total, as a JSON object."""
+        if self.rate is None:
+            return None
+        return {
+            "per_hour": self.rate.per_hour, "currency": self.rate.currency or None,
+            "total": self.rate.amount(self.total_ns),
+        }  # fmt: skip
+
     def range_of(self, account: str) -> tuple[float, float]:
         """Return the lowest and the highest share of an account among the ranks, 0 to 1."""
         shares = [each.accounts.get(account, 0) / max(each.total_ns, 1) for each in self.ranks]
         return min(shares, default=0.0), max(shares, default=0.0)
 
 
-def ledger_rows(ledger: Ledger | None) -> LedgerRows | None:
-    """Return the rows of a ledger; None if there is none, or if it has no time."""
+def ledger_rows(ledger: Ledger | None, rate: Rate | None = None) -> LedgerRows | None:
+    """Return the rows of a ledger; None if there is none, or if it has no time.
+
+    `rate` is the price of an hour of a rank, if it is known.
+    """
     if ledger is None or not ledger.total_ns:
         return None
     extent_ns = ledger.last_ns - ledger.first_ns
@@ -126,7 +153,7 @@ def ledger_rows(ledger: Ledger | None) -> LedgerRows | None:
         AccountRow(account, ns, ns / ledger.total_ns, _longest(parts.get(account, {})))
         for account, ns in _in_order(totals).items()
     ]
-    return LedgerRows(ledger.total_ns, rows, ranks, ledger.first_ns, ledger.last_ns)
+    return LedgerRows(ledger.total_ns, rows, ranks, ledger.first_ns, ledger.last_ns, rate)
 
 
 def _in_order(totals: Any) -> dict[str, int]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
-    from ...core.run.figures.ledger import Lane, Ledger
+    from ...core.run.figures.ledger import Ledger
 
 REQUEST: Final = "request"
 """The name of a unit of a service; its rate is the sum over all ranks."""
@@ -40,7 +40,7 @@ class UnitFigures:
     errors: int = 0
     """The number of units that ended with an error."""
     tokens: int | None = None
-    """The sum of the units' tokens; None if they are not recorded."""
+    """The sum of the tokens of requests; None if they are not recorded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -128,29 +128,10 @@ def _distinct(ledger: Ledger | None) -> int:
     return len(np.unique(np.concatenate(numbers)))
 
 
-def _done(lane: Lane) -> int:
-    """Return the number of entries of a lane that no later process repeats."""
-    return len(lane.start) - int(lane.is_lost.sum())
-
-
-_NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
-
-
 def _per_second(ledger: Ledger | None, *, is_sum: bool) -> float | None:
-    """Return the sum of the lanes' speeds, or the lower median of them.
-
-    The time of a lane includes evaluations, checkpoints and the time between units.
-    """
-    speeds = []
-    for lane in () if ledger is None else ledger.lanes:
-        if "busy" in lane.accounts:  # units that overlap
-            ns = int((lane.start + lane.ns).max()) - int(lane.start[0])
-        else:
-            steady = (t for name, t in lane.accounts.items() if name not in _NOT_STEADY)
-            ns = sum(int(times.sum()) for times in steady)
-        if ns > 0:
-            speeds.append(_done(lane) * lane.size * 1e9 / ns)
-    speeds.sort()
+    """Return the sum of the lanes' speeds, or the lower median of them."""
+    lanes = () if ledger is None else ledger.lanes
+    speeds = sorted(speed for lane in lanes if (speed := lane.units_per_second) is not None)
     if not speeds:
         return None
     return sum(speeds) if is_sum else speeds[(len(speeds) - 1) // 2]

@@ -443,10 +443,14 @@ def test_index_that_occurs_again_in_a_process_is_another_unit() -> None:
 
 def test_joined_entries_keep_all_sums() -> None:
     times = [{"data_load": 10 + at % 3, "forward": 50} for at in range(50)]
+    for at in range(0, 50, 5):
+        times[at]["eval"] = 20
     [lane] = ledger_of(run_of(times, gap=5)).lanes
     totals = lane.totals
+    assert lane.counts["evaluation"].sum() == 10
     ledger_fold.join(lane, 8)
     assert lane.totals == totals
+    assert lane.counts["evaluation"].tolist() == [2, 2, 1, 2, 1, 2, 0]
     assert len(lane.start) == 7
     assert lane.number.tolist() == [0, 8, 16, 24, 32, 40, 48]
     assert isinstance(lane, Lane)
@@ -464,16 +468,18 @@ def test_long_gaps_in_units_have_names() -> None:
     assert lane.totals["unattributed"] == 6 * 61
 
 
-def test_speed_leaves_out_evaluations_and_warm_up() -> None:
+def test_speed_includes_evaluations_and_leaves_out_the_warm_up() -> None:
     steady = {"data_load": 10, "forward": 50, "eval": 40}
     [lane] = ledger_of(run_of([{"forward": 900}, *[steady] * 20], gap=5)).lanes
-    assert lane.units_per_second(1) == pytest.approx(20 * 1e9 / (20 * 65))
-    assert lane.units_per_second(21) is None
+    assert "warm_up" in lane.totals
+    ns = sum(int(each.sum()) for name, each in lane.accounts.items() if name != "warm_up")
+    assert lane.units_per_second == pytest.approx(21 * 1e9 / ns)
+    assert 20 * 105 <= ns <= 21 * 105
 
 
 def test_speed_of_overlapping_units_is_their_number_in_their_extent() -> None:
     [lane] = ledger_of([Unit(100 * at, 150) for at in range(10)]).lanes
-    assert lane.units_per_second(0) == pytest.approx(10 * 1e9 / (900 + 150))
+    assert lane.units_per_second == pytest.approx(10 * 1e9 / (900 + 150))
 
 
 def test_many_ranks_are_joined_to_the_maximum_number_of_cells(

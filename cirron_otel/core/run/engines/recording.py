@@ -56,7 +56,10 @@ class EngineRecording:
     @cached_property
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""
-        return lane_sums(self._engine, self._relations.span, self._run.mark)
+        sums = lane_sums(self._engine, self._relations.span, self._run.mark)
+        for ranks, host in self._run.hosts:
+            sums.set_host(ranks, host)
+        return sums
 
     @cached_property
     def tree(self) -> ScopeTree:
@@ -111,6 +114,9 @@ class EngineRecording:
         return unit_blocks(
             self._engine, self._relations, self.texts, self._block_rows, by_rank=by_rank
         )
+
+    def unit_tokens(self) -> None:
+        """Return None: the tokens of requests are read by `ArrangedRecording`."""
 
     def unit_files(self, units: Block) -> list[str]:
         """Return the name of the batch of each unit."""

@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-_NOT_SPEED: Final = ("evaluation", "checkpoint")
+_NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
+"""The accounts that are excesses over the time of usual units, or of units that are repeated."""
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Lane:
 
     rank: int | None
     host: str | None
+    """The host that recorded the last batch of the rank; None if it is unknown."""
     start: np.ndarray
     """The start of each unit, Unix ns."""
     ns: np.ndarray
@@ -64,27 +66,26 @@ class Lane:
     ahead: np.ndarray | None = None
     """The part of `unattributed` ahead of the first phase of each unit with a time on the device;
     None without such phases, and after the moves."""
+    counts: dict[str, np.ndarray] = field(default_factory=dict)
+    """By account of evaluations, checkpoints, logging and the like: the number of scopes in the
+    cycle of each unit."""
     size: int = 1
     """The number of units in each entry."""
 
-    def units_per_second(self, warm_up: int) -> float | None:
-        """Return the number of units after the first `warm_up` ones, divided by their time.
+    @property
+    def units_per_second(self) -> float | None:
+        """The number of units that no later process repeats, divided by their time.
 
-        The time includes gaps between units, but neither evaluations nor checkpoints. Returns None
-        if there is no such unit.
+        The time includes evaluations, checkpoints and the time between units, but not the excess
+        of the warm-up and of a last unit that stalled. None if there is no time.
         """
-        first = -(-warm_up // self.size)
-        count = (len(self.ns) - first) * self.size
-        if "busy" in self.accounts:
-            ends = self.start[first:] + self.ns[first:]
-            ns = int(ends.max() - self.start[first]) if len(ends) else 0
+        if "busy" in self.accounts:  # units that overlap
+            ns = int((self.start + self.ns).max()) - int(self.start[0])
         else:
-            ns = sum(
-                int(times[first:].sum())
-                for account, times in self.accounts.items()
-                if account not in _NOT_SPEED
-            )
-        return count * 1e9 / ns if ns > 0 and count > 0 else None
+            steady = (times for name, times in self.accounts.items() if name not in _NOT_STEADY)
+            ns = sum(int(times.sum()) for times in steady)
+        count = (len(self.start) - int(self.is_lost.sum())) * self.size
+        return count * 1e9 / ns if ns > 0 else None
 
     def account(self, name: str) -> np.ndarray:
         """Return the times of an account, which is added if the lane has none."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ..accounts import BY_RULE, AccountNames
 from ..load.lanes import RankSums
 from ..relations import ABSENT, Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
@@ -39,6 +40,7 @@ class _Times:
     ahead: np.ndarray
     accounts: dict[str, np.ndarray]
     lacking: dict[str, np.ndarray]
+    counts: dict[str, np.ndarray]
     parts: dict[tuple[str, str], int]
     threads: frozenset[int]
 
@@ -55,6 +57,7 @@ class _Pieces:
     columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {n: [] for n in _COLUMNS})
     accounts: list[dict[str, np.ndarray]] = field(default_factory=list)
     lacking: list[dict[str, np.ndarray]] = field(default_factory=list)
+    counts: list[dict[str, np.ndarray]] = field(default_factory=list)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def joined(self, thread: int) -> _Times:
@@ -64,6 +67,7 @@ class _Pieces:
             **{name: _joined(self.columns.pop(name)) for name in _COLUMNS},
             accounts=_by_account(self.accounts, counts),
             lacking=_by_account(self.lacking, counts),
+            counts=_by_account(self.counts, counts),
             parts=self.parts,
             threads=frozenset((thread,)),
         )
@@ -78,13 +82,14 @@ class LedgerFold:
         sums: Mapping[int | None, RankSums],
         outside: OutsideScopes,
         epoch_of: Callable[[int], str | None],
+        accounts: AccountNames = BY_RULE,
     ) -> None:
-        """`sums` are those over all spans of each rank.
+        """`sums` are those over all spans of each rank, and `accounts` those of scopes.
 
         `epoch_of` returns the number of the epoch of units by the token of their parent.
         """
         self._texts, self._sums, self._outside = texts, sums, outside
-        self._accounts = AccountsOfUnits(texts)
+        self._accounts = AccountsOfUnits(texts, accounts)
         self._numbers = UnitNumbers(texts, epoch_of)
         self._rank: int | None = None
         self._threads: dict[int, _Pieces] = {}
@@ -137,6 +142,7 @@ class LedgerFold:
             pieces.columns[name].append(column[place])
         pieces.accounts.append({name: ns[place] for name, ns in found.accounts.items()})
         pieces.lacking.append({name: ns[place] for name, ns in found.lacking.items()})
+        pieces.counts.append({name: number[place] for name, number in found.counts.items()})
         for key, ns in sums.items():
             pieces.parts[key] = pieces.parts.get(key, 0) + ns
 
@@ -162,7 +168,7 @@ class LedgerFold:
     def _add_empty(self, rank: int, sums: RankSums) -> None:
         """Add a lane without units."""
         nothing = np.zeros(0, np.int64)
-        lane = Lane(rank, None, nothing, nothing, nothing, nothing, {}, nothing, nothing)
+        lane = Lane(rank, sums.host, nothing, nothing, nothing, nothing, {}, nothing, nothing)
         lane.size = self._size
         times = [time for time in (sums.first_ns, sums.last_ns) if time is not None]
         if times:
@@ -204,8 +210,9 @@ class LedgerFold:
     def _lane(self, rank: int | None, times: _Times, first: int, last: int) -> Lane:
         count = len(times.start)
         lane = Lane(
-            rank, None, times.start, times.ns, times.key, times.key, times.accounts, times.waiting,
-            np.full(count, -1), parts=times.parts,
+            rank, self._sums[rank].host, times.start, times.ns, times.key, times.key,
+            times.accounts, times.waiting, np.full(count, -1), parts=times.parts,
+            counts=times.counts,
         )  # fmt: skip
         if _overlaps(times):
             busy_and_idle(lane, first, last)
@@ -265,6 +272,7 @@ def join(lane: Lane, size: int) -> None:
     columns = [
         lane.own, lane.forwarded, lane.ns, lane.waiting, lane.is_lost,
         lane.own < 0, lane.forwarded < 0, *lane.accounts.values(), *lane.lacking.values(),
+        *lane.counts.values(),
     ]  # fmt: skip
     if lane.device is not None:
         columns.append(lane.device)
@@ -284,6 +292,7 @@ def join(lane: Lane, size: int) -> None:
     rows = iter(table[7:])
     lane.accounts = {name: next(rows) for name in lane.accounts}
     lane.lacking = {name: next(rows) for name in lane.lacking}
+    lane.counts = {name: next(rows) for name in lane.counts}
     lane.device = None if lane.device is None else next(rows)
     lane.ahead = None if lane.ahead is None else next(rows)
     lane.restarts = [
@@ -301,7 +310,7 @@ def _known_times(times: np.ndarray, is_unknown: np.ndarray) -> np.ndarray:
 
 
 def _cells(lane: Lane) -> int:
-    return len(lane.start) * (8 + len(lane.accounts) + len(lane.lacking))
+    return len(lane.start) * (8 + len(lane.accounts) + len(lane.lacking) + len(lane.counts))
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
@@ -336,11 +345,12 @@ def _merged(threads: Sequence[_Times]) -> _Times:
     counts = [len(each.start) for each in threads]
     columns = {name: np.concatenate([getattr(each, name) for each in threads]) for name in _COLUMNS}
     order = np.argsort(columns["start"], kind="stable")
-    accounts, lacking = (
+    accounts, lacking, numbers = (
         {name: times[order] for name, times in _by_account(pieces, counts).items()}
         for pieces in (
             [dict(each.accounts) for each in threads],
             [dict(each.lacking) for each in threads],
+            [dict(each.counts) for each in threads],
         )
     )
     parts: dict[tuple[str, str], int] = {}
@@ -349,7 +359,7 @@ def _merged(threads: Sequence[_Times]) -> _Times:
             parts[key] = parts.get(key, 0) + ns
     return _Times(
         **{name: column[order] for name, column in columns.items()},
-        accounts=accounts, lacking=lacking, parts=parts,
+        accounts=accounts, lacking=lacking, counts=numbers, parts=parts,
         threads=frozenset().union(*(each.threads for each in threads)),
     )  # fmt: skip
 

@@ -12,11 +12,11 @@ import numpy as np
 from ....semconv import JOB, MICRO_STEP, SESSION
 from ...analysis.breakdown import STEP
 from ...records.rows import IndexedSpan
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..load.tree import ScopeTree
 from ..relations import ABSENT, Texts
 from .ledger import Lane
-from .sweep import Interval, sweep
+from .sweep import Interval, outermost, sweep
 
 BETWEEN: Final = "between_units"
 SHUT_DOWN_NS: Final = 60 * 10**9
@@ -44,8 +44,9 @@ class OutsideScopes:
         tree: ScopeTree,
         parents: Iterable[str | None],
         texts: Texts,
+        accounts: AccountNames = BY_RULE,
     ) -> None:
-        """`parents` are the ids of the scopes around units."""
+        """`parents` are the ids of the scopes around units. `accounts` has those of scopes."""
         around: set[int] = set()
         for id_ in parents:
             found = tree.numbered(id_)
@@ -61,7 +62,7 @@ class OutsideScopes:
                 scopes.sessions.append((span.start_ns, span.end_ns))
             elif number not in around and span.name not in _TRANSPARENT:
                 scopes.threads.append(span.thread_id)
-                scopes.intervals.append(_clipped(span, tree, texts))
+                scopes.intervals.append(_clipped(span, tree, texts, accounts))
 
     def of_rank(self, rank: int | None, threads: Collection[int] = (ABSENT,)) -> RankScopes:
         """Return the scopes of a rank in some threads; `ABSENT` for an unknown thread."""
@@ -76,9 +77,9 @@ class OutsideScopes:
         return RankScopes(intervals, sessions=found.sessions)
 
 
-def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts) -> Interval:
+def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts, accounts: AccountNames) -> Interval:
     start, end, depth = span.start_ns or 0, span.end_ns or 0, 0
-    account, parent = account_of(span.name), tree.numbered(span.parent_id)
+    account, parent = accounts.account_of(span.name), tree.numbered(span.parent_id)
     if parent is not None:
         depth = 1
         around = parent[1]
@@ -136,6 +137,10 @@ def fill_gaps(
         lane.accounts.setdefault(account, np.zeros(len(start), np.int64))[place] += ns
         gaps[place] -= ns
     lane.accounts[BETWEEN] = gaps
+    for each in outermost(scopes.intervals):
+        place = int(np.searchsorted(start, each.start, side="right"))
+        if 0 < place < len(start) and not breaks[place]:
+            lane.counts.setdefault(each.account, np.zeros(len(start), np.int64))[place] += 1
     filler.add([(first, int(start[0]), "start_up")])
     tail = int(end[-1])
     filler.add(_shut_down(tail, last))
@@ -220,7 +225,7 @@ def busy_and_idle(lane: Lane, first: int, last: int) -> None:
     end = lane.start + lane.ns
     covered = np.r_[lane.start[:1], np.maximum.accumulate(end)[:-1]]
     busy = np.maximum(end - np.maximum(lane.start, covered), 0)
-    lane.accounts, lane.parts = {"busy": busy}, {}
+    lane.accounts, lane.parts, lane.counts = {"busy": busy}, {}, {}
     idle = last - first - int(busy.sum())
     if idle > 0:
         lane.outside["idle"] = idle

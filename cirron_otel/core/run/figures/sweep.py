@@ -27,6 +27,17 @@ class Interval(NamedTuple):
         return -self.start, -self.depth, self.end - self.start, self.account, self.name
 
 
+def outermost(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield the overriding intervals by start, except those inside another one of their account."""
+    ends: dict[str, int] = {}
+    for each in sorted(
+        (each for each in intervals if each.overrides), key=lambda each: (each.start, -each.end)
+    ):
+        if each.end > ends.get(each.account, each.start - 1):
+            ends[each.account] = each.end
+            yield each
+
+
 def sweep(intervals: Iterable[Interval]) -> Iterator[tuple[int, int, Interval]]:
     """Yield the pieces of time that some interval covers, in order, each with its interval.
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
 from ..relations import ABSENT, NO_TEXT, SUMS, Block, Texts
-from .sweep import Interval, sweep
+from .sweep import Interval, outermost, sweep
 
 UNATTRIBUTED: Final = "unattributed"
 WAITING: Final = frozenset({"backward", "communication"})
@@ -42,23 +42,26 @@ class UnitAccounts:
     """The time on the device; `ABSENT` if it was not measured."""
     ahead: np.ndarray
     """The part of `unattributed` ahead of the first phase with a time on the device."""
+    counts: dict[str, np.ndarray] = field(default_factory=dict)
+    """The number of scopes of each account of `OVERRIDING`; none is inside another one of its
+    account."""
     lacking: dict[str, np.ndarray] = field(default_factory=dict)
     """By account: the time on the device beyond that on the host, of phases that have both."""
 
 
 class AccountsOfUnits:
-    """Computes the accounts of blocks of units. Names have their accounts by `account_of`."""
+    """Computes the accounts of blocks of units."""
 
-    def __init__(self, texts: Texts) -> None:
-        """`texts` has the names of the parts."""
-        self._texts = texts
+    def __init__(self, texts: Texts, names: AccountNames = BY_RULE) -> None:
+        """`texts` has the names of the parts, and `names` the accounts of these."""
+        self._texts, self._names = texts, names
         self._accounts: dict[int, str] = {}
 
     def account(self, token: int) -> str:
         """Return the account of the name with a token."""
         found = self._accounts.get(token)
         if found is None:
-            found = account_of(self._texts.text(token))
+            found = self._names.account_of(self._texts.text(token))
             self._accounts[token] = found
         return found
 
@@ -123,6 +126,9 @@ class AccountsOfUnits:
             else:
                 times = result.names.setdefault((account, token), np.zeros(count, np.int64))
                 np.add.at(times, where, ns)
+            if account in OVERRIDING:
+                number = result.counts.setdefault(account, np.zeros(count, np.int64))
+                np.add.at(number, np.arange(count) if where is None else where, 1)
             total = result.accounts.get(account)
             if total is None:
                 result.accounts[account] = result.names[account, token].copy()
@@ -219,6 +225,8 @@ class AccountsOfUnits:
                 key = each.account, each.name
                 times[key] = times.get(key, 0) + end - begin
         size = len(units["ns"])
+        for each in outermost(intervals):
+            result.counts.setdefault(each.account, np.zeros(size, np.int64))[unit] += 1
         for (account, token), ns in times.items():
             named = result.names.setdefault((account, token), np.zeros(size, np.int64))
             named[unit] += ns

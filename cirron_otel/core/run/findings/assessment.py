@@ -111,11 +111,6 @@ class Assessment:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""
         return known_ranks(self.ledger.lanes[lane].rank for lane in lanes)
 
-    def hosts_of(self, lanes: Iterable[int]) -> list[str]:
-        """Return the hosts of lanes."""
-        hosts = {self.ledger.lanes[lane].host for lane in lanes}
-        return sorted(each for each in hosts if each is not None)
-
     def share(self, ns: float) -> float | None:
         """Return a time as a fraction of the ledger's total."""
         return min(ns / self.total_ns, 1.0) if self.total_ns else None
@@ -134,6 +129,11 @@ class Assessment:
         severity = self.limits.severity(name, value)
         is_small = ns < self.limits["warning.share"] * self.total_ns
         return "notice" if severity == "warning" and is_small else severity
+
+    def _is_brief(self, kind: str, bid: Bid) -> bool:
+        """Return whether spikes take so little time that they matter in short runs only."""
+        least_ns = self.limits["spikes.seconds"] * SECOND_NS * len(self.ledger.lanes)
+        return KINDS[kind] == "spikes" and bid.total_ns < least_ns
 
     def price(
         self,
@@ -154,6 +154,8 @@ class Assessment:
         severity = self.severity(kind, cost, of_total=of_total)
         if severity is None:
             return None
+        if severity == "critical" and self._is_brief(kind, bid):
+            severity = "warning"
         if at_most == "notice" or (at_most == "warning" and severity == "critical"):
             severity = at_most
         finding = Finding(kind, severity, bid.total_ns, self.share(bid.total_ns), "")

@@ -24,6 +24,7 @@ from .steady import steady_findings
 from .stragglers import jitter_findings, straggler_findings
 from .thresholds import Limits
 from .values import value_findings
+from .words import hosts_of
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -64,6 +65,9 @@ def conclude(facts: Facts, limits: Limits | None = None) -> list[Finding]:
     findings that are a warning or more are at most the total of the ledger.
     """
     findings = by_severity(list(_findings(facts, limits or Limits())))
+    hosts = facts.hosts
+    for each in findings:
+        each.hosts = hosts_of(each.ranks, hosts)
     return sorted(
         findings, key=lambda each: (SEVERITIES.index(each.severity), each.kind not in _WRONG)
     )

@@ -15,7 +15,7 @@ from .claims import Bid
 from .cycles import Cycles
 from .finding import Finding
 from .thresholds import Limits
-from .words import part_of, ranks_text, time, units_text
+from .words import part_of, time, units_text
 
 _CLIP: Final = 2
 _MOSTLY: Final = 0.8
@@ -256,12 +256,11 @@ def _describe(
     lanes = [lane for each in courses for lane in each.cycles.aligned.lanes]
     if len(lanes) < len(assessment.ledger.lanes):
         finding.ranks = assessment.ranks_of(lanes)
-        finding.hosts = assessment.hosts_of(lanes)
     numbers = course.cycles.numbers[course.units]
     finding.phase, finding.subject = assessment.name_of(account), account
     where, unit = assessment.place_of(account), assessment.unit
     usual, slow = time(course.usual_ns), time(course.slow_ns)
-    who = f"{ranks_text(finding.ranks)}: " if finding.ranks else ""
+    who = f"{assessment.facts.who(finding.ranks)}: " if finding.ranks else ""
     locate(finding, usual_ns=round(course.usual_ns), slow_ns=round(course.slow_ns),
            units=len(numbers), excess_ns=round(course.total_ns))  # fmt: skip
     if finding.kind == "SLOW_INTERVAL" or course.is_step:

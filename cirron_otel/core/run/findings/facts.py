@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from ...records.memory_devices import CPU
 from ..figures.ledger import Ledger
 from ..stall import Stall
 from ..utilization import Utilization
+from .words import hosts_of, listed, ranks_text
 
+_MOST_HOSTS: Final = 3
 State = Literal["running", "ended", "interrupted", "incomplete"]
 
 
@@ -80,12 +82,27 @@ class Facts:
     dropped_records: int = 0
     """The number of records that the recording processes dropped."""
     missing_files: int = 0
-    """The number of batches that could not be read."""
+    """The number of batches, or of messages of another source, that could not be read."""
     summarised: int = 0
     """The number of units that an export budget sent as summaries."""
     replicas: ReplicaComparison | None = None
     world_size: int | None = None
     """The number of ranks that the job has; None if it is unknown."""
+
+    @property
+    def hosts(self) -> dict[int | None, str]:
+        """The host of each rank of the ledger that has a known one."""
+        lanes = [] if self.ledger is None else self.ledger.lanes
+        return {each.rank: each.host for each in lanes if each.host is not None}
+
+    def who(self, ranks: Sequence[int | None], *, begins: bool = True) -> str:
+        """Return ranks as the subject of a sentence, with their hosts if the run has several."""
+        hosts = self.hosts
+        of_ranks = hosts_of(ranks, hosts)
+        text = ranks_text(ranks, begins=begins)
+        if not 0 < len(of_ranks) <= _MOST_HOSTS or len({*hosts.values()}) < 2:
+            return text
+        return f"{text} on {listed(of_ranks)}"
 
     @property
     def lacks_device_times(self) -> bool:

@@ -96,7 +96,7 @@ def _failure(
         finding.phase = first.scope
     elif not is_job:
         finding.scope = first.scope
-    who = "The command" if is_job else ranks_text([first.rank])
+    who = "The command" if is_job else facts.who([first.rank])
     finding.sentence = f"{who} {_event(kind, first)}{_where(facts, first, number)}: {first.error}"
     others = [each for each in failures[1:] if each.scope != JOB]
     victims = [_brief(each) for each in others[:_MOST]]
@@ -174,7 +174,7 @@ def _retried(facts: Facts, assessment: Assessment | None, has_failed: bool) -> I
         finding.steps = [(each, each) for each in sorted(e for e in numbers if e is not None)]
     at = "" if number is None else f" at {facts.unit} {number}"
     times = "" if len(events) == 1 else f", {len(events)} times in all"
-    finding.sentence = f"{ranks_text([first.rank])} ran out of memory{at} and continued{times}."
+    finding.sentence = f"{facts.who([first.rank])} ran out of memory{at} and continued{times}."
     locate(finding, errors=len(events), retried=True, device=first.device,
            requested_bytes=first.requested_bytes)  # fmt: skip
     finding.advice = [Advice(_LESS_MEMORY)]
@@ -190,7 +190,7 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
         finding.ranks = known_ranks(each.rank for each in facts.stalls)
         place = "" if scope is None else f"; the innermost open scope is {scope}"
         finding.sentence = (
-            f"{ranks_text([worst.rank])} has finished no {facts.unit} for {time(worst.silent_ns)},"
+            f"{facts.who([worst.rank])} has finished no {facts.unit} for {time(worst.silent_ns)},"
             f" and a {facts.unit} takes {time(worst.median_step_ns)}{place}."
         )
         locate(finding, silent_ns=worst.silent_ns, median_unit_ns=worst.median_step_ns,
@@ -220,7 +220,7 @@ def _stalled(facts: Facts, assessment: Assessment | None) -> Iterator[Finding]:
     finding.steps = [(number, number)]
     at = f" {number}"
     finding.sentence = (
-        f"{ranks_text(finding.ranks or [None])} stalled in {facts.unit}{at} for {time(longest)}."
+        f"{facts.who(finding.ranks or [None])} stalled in {facts.unit}{at} for {time(longest)}."
     )
     locate(finding, stalled_ns=longest)
     advise(finding, "look at the innermost open scope and at the other ranks' last unit")

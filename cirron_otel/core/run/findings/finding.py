@@ -42,6 +42,7 @@ class Finding:
     ranks: list[int | None] = field(default_factory=list)
     """The ranks that cause the cost; empty if all ranks do."""
     hosts: list[str] = field(default_factory=list)
+    """The hosts of `ranks` that are known, which `conclude` sets."""
     epochs: list[str] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
     """The first and the last number of each interval of units; empty if it concerns all units."""
@@ -55,6 +56,8 @@ class Finding:
     """The recorded name of a scope that is not a phase."""
     subject: str | None = None
     """A part of the id: the account, the mark or the device that the finding is about."""
+    amount: float | None = None
+    """The price of the cost as money, if the price of an hour of a rank is known."""
     evidence: dict[str, Any] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
 
@@ -71,9 +74,10 @@ class Finding:
         return {
             "id": self.id, "kind": self.kind, "severity": self.severity, "cost_ns": self.cost_ns,
             "share": self.share, "running_share": self.running_share,
-            "share_low": self.share_low, "ranks": self.ranks, "hosts": self.hosts,
-            "epochs": self.epochs, "steps": [list(each) for each in self.steps],
-            "every": self.every, "moving": self.moving, "phase": self.phase, "scope": self.scope,
+            "share_low": self.share_low, "amount": self.amount, "ranks": self.ranks,
+            "hosts": self.hosts, "epochs": self.epochs,
+            "steps": [list(each) for each in self.steps], "every": self.every,
+            "moving": self.moving, "phase": self.phase, "scope": self.scope,
             "sentence": self.sentence, "evidence": self.evidence,
             "advice": [{"text": each.text, "gain_ns": each.gain_ns} for each in self.advice],
         }  # fmt: skip

@@ -96,5 +96,6 @@ def _cut(lane: Lane, since_ns: int, ahead: int) -> Lane | None:
         lane, **columns, restarts=restarts, outside=outside, parts=dict(lane.parts),
         accounts={name: times[place:] for name, times in lane.accounts.items()},
         lacking={name: times[place:] for name, times in lane.lacking.items()},
+        counts={name: numbers[place:] for name, numbers in lane.counts.items()},
         device=None if lane.device is None else lane.device[place:],
     )  # fmt: skip

@@ -8,9 +8,11 @@ from typing import Final, Literal
 
 from ...durations import SECOND_NS
 from ...spool.reader import SpoolReader
-from ..accounts import OVERRIDING, account_of
+from ..accounts import BY_RULE, OVERRIDING, AccountNames
+from ..figures.ledger import Ledger
 from ..followed_run import COUNTED, FollowedRun
 from ..stall import Stall
+from .choices import Choices
 from .conclude import Status, conclude, headline_of, status_of
 from .facts import Facts
 from .finding import Finding
@@ -41,20 +43,22 @@ class LiveConclusion:
     """The name of a unit."""
     units: int
     """The number of units in the window, of the rank with the most."""
+    ledger: Ledger | None
+    """The time of the window by account."""
 
 
 class LiveFindings:
     """The findings on a followed run."""
 
     def __init__(
-        self, reader: SpoolReader, wanted: str | None, limits: Limits, units: int = UNITS
+        self, reader: SpoolReader, wanted: str | None, choices: Choices, units: int = UNITS
     ) -> None:
         """Follow the run `wanted`, or else the last one; a run may begin later.
 
         `units` is the number of the last units of each rank that are assessed.
         """
-        self.followed = FollowedRun(reader, wanted, units)
-        self._limits, self._units = limits, units
+        self.followed = FollowedRun(reader, wanted, units, choices.accounts)
+        self._choices, self._units = choices, units
         self._facts: Facts | None = None
         self._state: object = None
 
@@ -70,15 +74,19 @@ class LiveFindings:
         state = followed.run.id, followed.state
         if self._facts is None or state != self._state:
             self._facts, self._state = self._read(now_ns), state
-        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, self._limits)]
+        limits = self._choices.limits
+        accounts = self._choices.accounts
+        stalls = [each for each in followed.stalls(now_ns) if is_stall(each, limits, accounts)]
         facts = replace(self._facts, stalls=stalls)
-        findings = list(_reported(facts, conclude(facts, self._limits), min(_FEWEST, self._units)))
+        counted, _ = self._choices.divided(conclude(facts, limits))
+        findings = list(_reported(facts, counted, min(_FEWEST, self._units)))
         return LiveConclusion(
             findings,
             status_of(findings),
             headline_of(findings, facts),
             facts.unit,
             _units_of(facts),
+            facts.ledger,
         )
 
     def _read(self, now_ns: int) -> Facts:
@@ -97,9 +105,9 @@ class LiveFindings:
         return of_last_units(facts, self._units, running, dropped)
 
 
-def is_stall(stall: Stall, limits: Limits) -> bool:
+def is_stall(stall: Stall, limits: Limits, accounts: AccountNames = BY_RULE) -> bool:
     """Return whether the silence of a rank is longer than its work explains."""
-    is_work = any(account_of(name) in OVERRIDING for name in stall.scopes)
+    is_work = any(accounts.account_of(name) in OVERRIDING for name in stall.scopes)
     least_ns = limits["stalled.work_seconds" if is_work else "stalled.seconds"] * SECOND_NS
     usual_ns = max(limits["stalled.factor"] * stall.median_step_ns, stall.longest_cycle_ns)
     return stall.median_step_ns > 0 and stall.silent_ns >= max(usual_ns, least_ns)

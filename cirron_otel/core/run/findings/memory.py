@@ -16,7 +16,7 @@ from .assessment import Assessment, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding, Severity
 from .thresholds import Limits
-from .words import known_ranks, percent, ranks_text, size
+from .words import known_ranks, percent, size
 
 _BANDS: Final = ((0.15, 0.25), (0.45, 0.55), (0.90, 1.0))
 _FEWEST: Final = 5
@@ -47,21 +47,21 @@ def memory_findings(
              if each.capacity_bytes]  # fmt: skip
     if known:
         worst, pressure = max(known, key=lambda pair: pair[1])
-        yield from _pressure(worst, pressure, limits)
-        yield from _imbalance(devices, pressure, limits)
+        yield from _pressure(facts, worst, pressure, limits)
+        yield from _imbalance(facts, devices, pressure, limits)
     for is_host in (False, True):
         uses = [each for each in facts.memory if (each.device == CPU) == is_host]
         yield from _creep(facts, assessment, uses, limits)
 
 
-def _pressure(worst: MemoryUse, pressure: float, limits: Limits) -> Iterator[Finding]:
+def _pressure(facts: Facts, worst: MemoryUse, pressure: float, limits: Limits) -> Iterator[Finding]:
     severity = limits.severity("pressure", pressure)
     if severity == "notice":
         return
     finding = Finding("HIGH_PRESSURE", severity, None, None, "")
     finding.ranks = [] if worst.rank is None else [worst.rank]
     finding.sentence = (
-        f"The memory of {worst.device} of {ranks_text([worst.rank], begins=False)} peaks at"
+        f"The memory of {worst.device} of {facts.who([worst.rank], begins=False)} peaks at"
         f" {size(worst.peak_bytes)} of {size(worst.capacity_bytes or 0)}, {percent(pressure)}."
     )
     locate(finding, peak_bytes=worst.peak_bytes, capacity_bytes=worst.capacity_bytes,
@@ -72,7 +72,9 @@ def _pressure(worst: MemoryUse, pressure: float, limits: Limits) -> Iterator[Fin
     yield finding
 
 
-def _imbalance(devices: Sequence[MemoryUse], pressure: float, limits: Limits) -> Iterator[Finding]:
+def _imbalance(
+    facts: Facts, devices: Sequence[MemoryUse], pressure: float, limits: Limits
+) -> Iterator[Finding]:
     peaks: dict[int | None, int] = {}
     for each in devices:
         peaks[each.rank] = max(peaks.get(each.rank, 0), each.peak_bytes)
@@ -92,7 +94,7 @@ def _imbalance(devices: Sequence[MemoryUse], pressure: float, limits: Limits) ->
         return
     finding = Finding("IMBALANCE", severity, None, None, "", ranks=[rank])
     finding.sentence = (
-        f"The memory of {ranks_text([rank], begins=False)} peaks at {size(peaks[rank])},"
+        f"The memory of {facts.who([rank], begins=False)} peaks at {size(peaks[rank])},"
         f" {percent(skew)} above the median of the others."
     )
     locate(finding, peak_bytes=peaks[rank], median_peak_bytes=round(middle), pressure=pressure)
@@ -137,7 +139,7 @@ def _creep(
         if rest_ns <= extent:
             finding.severity = "critical" if is_confirmed else "warning"
     finding.sentence = (
-        f"The {what} of {ranks_text([use.rank], begins=False)} grows by {size(rate)} with {each}:"
+        f"The {what} of {facts.who([use.rank], begins=False)} grows by {size(rate)} with {each}:"
         f" {size(worst.bytes)} in the run{left}."
     )
     locate(finding, growth_bytes=round(worst.bytes), device=use.device, capacity_bytes=capacity)

@@ -9,7 +9,7 @@ from .assessment import locate
 from .facts import Facts
 from .finding import Advice, Finding
 from .thresholds import Limits
-from .words import percent, ranks_text
+from .words import percent
 
 
 def reading_findings(facts: Facts, limits: Limits) -> Iterator[Finding]:
@@ -19,7 +19,8 @@ def reading_findings(facts: Facts, limits: Limits) -> Iterator[Finding]:
         if worst.value < limits["gpu_utilization.notice"]:
             yield _reading(
                 "LOW_GPU_UTIL", worst,
-                f"{worst.source} of {_rank(worst)} is {percent(worst.value)} busy.",
+                f"{worst.source} of {facts.who([worst.rank], begins=False)} is"
+                f" {percent(worst.value)} busy.",
                 "a larger batch, and less work of the host per step",
             )  # fmt: skip
     if facts.temperature:
@@ -27,22 +28,19 @@ def reading_findings(facts: Facts, limits: Limits) -> Iterator[Finding]:
         if worst.value >= limits["gpu_temperature.notice"]:
             yield _reading(
                 "GPU_HOT", worst,
-                f"{worst.source} of {_rank(worst)} reached {worst.value:.0f} °C.",
+                f"{worst.source} of {facts.who([worst.rank], begins=False)} reached"
+                f" {worst.value:.0f} °C.",
                 "check the cooling: a hot device lowers its clock",
             )  # fmt: skip
     if facts.cpu:
         worst = max(facts.cpu, key=lambda each: each.value)
         if worst.value >= limits["cpu.notice"]:
-            where = "the host" if worst.source == "host" else _rank(worst)
+            where = "the host" if worst.source == "host" else facts.who([worst.rank], begins=False)
             yield _reading(
                 "HIGH_CPU", worst,
                 f"The CPUs of {where} are {percent(worst.value)} busy.",
                 "fewer DataLoader workers or threads (OMP_NUM_THREADS), or less preprocessing",
             )  # fmt: skip
-
-
-def _rank(reading: Utilization) -> str:
-    return ranks_text([reading.rank], begins=False)
 
 
 def _reading(kind: str, worst: Utilization, sentence: str, advice: str) -> Finding:

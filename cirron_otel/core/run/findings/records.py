@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...nouns import count as counted
 from ...nouns import plural
 from .assessment import locate
 from .facts import Facts
 from .failures import missing_ranks
 from .finding import Advice, Finding, Severity
-from .words import ranks_text
 
 
 def record_findings(facts: Facts) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def record_findings(facts: Facts) -> Iterator[Finding]:
         reasons.append(f"the processes dropped {facts.dropped_records:,} records")
     if facts.missing_files:
         is_notice = False
-        reasons.append(f"{facts.missing_files:,} batches cannot be read")
+        reasons.append(f"{counted(facts.missing_files, 'batch', 'batches')} cannot be read")
     missing = missing_ranks(facts)
     if missing and (2 * len(missing) > (facts.world_size or 0) or facts.state == "running"):
         reasons.append(f"{len(missing):,} of {facts.world_size:,} ranks have no {facts.unit}")
@@ -58,7 +58,7 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
     begin = "from the start" if first.is_from_start else f"from step {first.first.step} on"
     verb = "has" if len(first.odd) == 1 else "have"
     finding.sentence = (
-        f"{ranks_text(first.odd)} {verb} other weights than the other replicas {begin}."
+        f"{facts.who(first.odd)} {verb} other weights than the other replicas {begin}."
     )
     locate(finding, step=first.first.step, epoch=first.first.epoch, replicas=len(first.ranks),
            compared=facts.replicas.steps)  # fmt: skip

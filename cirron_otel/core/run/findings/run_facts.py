@@ -34,7 +34,8 @@ def facts_of(
     """Return the facts about a run.
 
     `unit` is the name of a unit, by default the recorded one. `world_size` is the number of ranks
-    that the job has, if it is known. `stalls` are those of a running job.
+    that the job has, if it is known. `stalls` are those of a running job. `missing_files` are parts
+    of another source that could not be converted.
     """
     ledger: Any = getattr(run, "ledger", None)
     readings = ReadingsFold(run.recording.texts)
@@ -57,7 +58,7 @@ def facts_of(
         temperature=readings.temperature(),
         stalls=stalls,
         dropped_records=sum(each.count for each in run.drops) + run.dropped_marks,
-        missing_files=missing_files,
+        missing_files=missing_files + run.unreadable_batches,
         summarised=run.summarised,
         replicas=run.replicas,
         world_size=world_size,

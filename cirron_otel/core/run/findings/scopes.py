@@ -116,8 +116,11 @@ def _describe(assessment: Assessment, rule: _Rule, finding: Finding) -> None:
     cost = finding.cost_ns or 0
     occurrence = ""
     if len(units):
-        one = int(times.sum()) / len(units)
-        locate(finding, units=len(units), per_unit_ns=round(one))
+        total = int(times.sum())
+        number = int(lane.counts[rule.account].sum()) if rule.account in lane.counts else 0
+        one = total / (number or len(units))
+        locate(finding, units=len(units), per_unit_ns=round(total / len(units)),
+               count=number or None, each_ns=round(one))  # fmt: skip
         period = f", every {finding.every} {plural(assessment.unit)}" if finding.every else ""
         occurrence = f"; {_article(rule.one)} takes {time(one)}{period}"
     used = [place for place, total in enumerate(totals) if total]

@@ -14,7 +14,7 @@ from .assessment import Assessment, advise, locate
 from .courses import slow_interval
 from .cycles import Cycles
 from .finding import Finding
-from .words import intervals, part_of, period_of, ranks_text, time, units_text
+from .words import intervals, part_of, period_of, time, units_text
 
 _FIRST_FACTOR: Final = 3
 _FEW: Final = 3
@@ -159,7 +159,6 @@ def _describe(
     lanes = [lane for each in spikes for lane in each.cycles.aligned.lanes]
     if len(lanes) < len(assessment.ledger.lanes):
         finding.ranks = assessment.ranks_of(lanes)
-        finding.hosts = assessment.hosts_of(lanes)
     describe_spikes(
         assessment, finding, account, numbers, float(most.excess[units].mean()),
         most.cycles.median_ns, most.cycles.aligned.size,
@@ -193,7 +192,7 @@ def describe_spikes(
         f"in {units_text(finding.steps, unit)}" if len(numbers) <= _FEW
         else f"in {len(numbers):,} {plural(unit)}"
     )  # fmt: skip
-    who = f"{ranks_text(finding.ranks)}: " if finding.ranks else ""
+    who = f"{assessment.facts.who(finding.ranks)}: " if finding.ranks else ""
     begin = "a" if who else "A"
     finding.sentence = (
         f"{who}{begin} {unit} takes {time(mean_ns)} longer than the usual {time(usual_ns)},"

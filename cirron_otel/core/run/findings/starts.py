@@ -10,7 +10,7 @@ from ...nouns import count as counted
 from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .finding import Finding, Severity
-from .words import part_of, ranks_text, time
+from .words import part_of, time
 
 
 def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -109,13 +109,12 @@ def uneven_findings(assessment: Assessment) -> Iterator[Finding]:
 
     def describe(finding: Finding) -> None:
         finding.ranks = assessment.ranks_of(short)
-        finding.hosts = assessment.hosts_of(short)
         fewest = min(counts[place] for place in short)
         verb = "has" if len(short) == 1 else "have"
         finding.sentence = (
-            f"{ranks_text(finding.ranks)} {verb} fewer {plural(assessment.unit)} than the others"
-            f" (at least {fewest:,} of {most:,}) and {'waits' if len(short) == 1 else 'wait'} for"
-            f" the end: {part_of(finding)}."
+            f"{assessment.facts.who(finding.ranks)} {verb} fewer {plural(assessment.unit)} than the"
+            f" others (at least {fewest:,} of {most:,}) and"
+            f" {'waits' if len(short) == 1 else 'wait'} for the end: {part_of(finding)}."
         )
         locate(finding, units={str(lanes[each].rank): counts[each] for each in short[:100]},
                longest=most)  # fmt: skip

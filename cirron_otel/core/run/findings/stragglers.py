@@ -150,13 +150,12 @@ def _price_persistent(assessment: Assessment, work: RankWork, slow: _Slow) -> Fi
     def describe(finding: Finding) -> None:
         lanes = [cycles.aligned.lanes[place] for place in places]
         finding.ranks = assessment.ranks_of(lanes)
-        finding.hosts = assessment.hosts_of(lanes)
         _place(assessment, finding, main)
         verb, whom = ("is", "it") if len(places) == 1 else ("are", "them")
         finding.sentence = (
-            f"{ranks_text(finding.ranks)} {verb} slow in {assessment.place_of(main)}: each"
-            f" {time(assessment.unit_ns)} {assessment.unit} takes {time(mean)} longer because of"
-            f" {whom}, {part_of(finding)}."
+            f"{assessment.facts.who(finding.ranks)} {verb} slow in {assessment.place_of(main)}:"
+            f" each {time(assessment.unit_ns)} {assessment.unit} takes {time(mean)} longer because"
+            f" of {whom}, {part_of(finding)}."
         )
         locate(
             finding,
@@ -281,7 +280,6 @@ def _price_units(
     def describe(finding: Finding) -> None:
         lanes = [cycles.aligned.lanes[place] for place in slow]
         finding.ranks = assessment.ranks_of(lanes)
-        finding.hosts = assessment.hosts_of(lanes)
         locate(finding, units=int(units.sum()), wait_ns=round(mean),
                accounts_ns={name: round(ns) for name, ns in by_account.items()})  # fmt: skip
         if kind in ("INPUT_SPIKES", "SPIKES"):
@@ -314,7 +312,7 @@ def _state(
     )  # fmt: skip
     who = (
         f"In {len(numbers):,} {plural(unit)} one rank is slow in {where}, and the slow rank changes"
-        if finding.moving else f"{ranks_text(finding.ranks)} is slow in {where} {place}"
+        if finding.moving else f"{assessment.facts.who(finding.ranks)} is slow in {where} {place}"
     )  # fmt: skip
     finding.sentence = f"{who}: such a {unit} takes {time(mean)} longer, {part_of(finding)}."
 

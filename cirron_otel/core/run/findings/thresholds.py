@@ -56,6 +56,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "stalled.work_seconds": Limit(600, "silence in an open evaluation, checkpoint or compilation"),
     "spikes.factor": Limit(3, "cycle of a spike / median cycle"),
     "spikes.deviations": Limit(5, "deviations of a spike from the median cycle"),
+    "spikes.seconds": Limit(1, "excess of spikes, mean of a rank, below which none is critical"),
     "interval.factor": Limit(1.25, "cycle of a slow interval / median cycle"),
     "interval.units": Limit(8, "units of a slow interval"),
     "slowing_down.factor": Limit(1.2, "last fifth / first fifth of the cycles"),
@@ -90,6 +91,11 @@ KINDS: Final[Mapping[str, str]] = {
     "REPLICAS_DIFFER": "", "INCOMPLETE": "",
 }  # fmt: skip
 """All kinds of findings, each with the prefix of its thresholds; empty if it has none."""
+
+
+def is_notice(kind: str) -> bool:
+    """Return whether all findings of a kind are notices."""
+    return f"{KINDS[kind]}.notice" in LIMITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .facts import Facts, ValueSeries
 from .failures import unit_at
 from .finding import Advice, Finding
 from .thresholds import Limits
-from .words import known_ranks, ranks_text, units_text
+from .words import known_ranks, units_text
 
 _TENTHS: Final = 10
 _FEWEST: Final = 30
@@ -172,7 +172,7 @@ def _exploding(
     most = float(series.numbers[places].max())
     usual = float(np.median(_finite(series)[1]))
     where = units_text(finding.steps, facts.unit) if finding.steps else f"{len(places)} values"
-    who = f" of {ranks_text(finding.ranks, begins=False)}" if finding.ranks else ""
+    who = f" of {facts.who(finding.ranks, begins=False)}" if finding.ranks else ""
     finding.sentence = (
         f"{series.name}{who} reaches {most:.3g} in {where}; it is usually {usual:.3g}."
     )

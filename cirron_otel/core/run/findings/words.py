@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -63,8 +63,18 @@ def ranks_text(ranks: Sequence[int | None], *, begins: bool = True) -> str:
             f"ranks {', '.join(map(str, names[:_MOST_RANKS]))} and {len(names) - _MOST_RANKS} more"
         )
     else:
-        text = f"ranks {', '.join(map(str, names[:-1]))} and {names[-1]}"
+        text = f"ranks {listed(list(map(str, names)))}"
     return text[0].upper() + text[1:] if begins else text
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as text: `a`, `a and b`, `a, b and c`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def hosts_of(ranks: Iterable[int | None], hosts: Mapping[int | None, str]) -> list[str]:
+    """Return the different hosts of ranks, in order; `hosts` has those that are known."""
+    return sorted({hosts[rank] for rank in ranks if rank in hosts})
 
 
 def intervals(numbers: Iterable[int], size: int = 1) -> list[tuple[int, int]]:
@@ -88,7 +98,7 @@ def units_text(steps: Sequence[tuple[int, int]], unit: str) -> str:
         return f"{unit if steps[0][0] == steps[0][1] else plural(unit)} {parts[0]}"
     if len(parts) > _MOST_RANKS:
         return f"{plural(unit)} {', '.join(parts[:3])} and {len(parts) - 3} more"
-    return f"{plural(unit)} {', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{plural(unit)} {listed(parts)}"
 
 
 def period_of(numbers: Sequence[int] | np.ndarray) -> int | None:

@@ -19,7 +19,7 @@ from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan
 from ...records.run_summary import SummaryValue
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, NO_TEXT, TEXT, Block, Texts
+from ..relations import ABSENT, INTEGER, NO_TEXT, TEXT, Block, Texts
 from .blocks import unit_blocks
 from .marks import EPOCH, EVAL
 from .phases import Numbered
@@ -27,6 +27,7 @@ from .places import Place
 from .records import Records
 from .tree import Extent, LastStep, ScopeTree, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
+from .usage import MARKS, summed
 
 _AT_ONCE: Final = 10_000
 
@@ -173,6 +174,40 @@ class ArrangedRecording:
         outer = last if self._unit[last] < 0 else self._unit[last]
         index = self.texts.text(int(records.column("idx")[last]))
         return LastStep(index, records.id_of(int(records.parent[outer])))
+
+    def unit_tokens(self) -> int | None:
+        """Return the sum of the tokens of requests; None if there are none.
+
+        The marks of a request count, or else its attributes, or else those of the scopes inside.
+        """
+        records, above = self._records, self._records.above
+        if self.unit_name == STEP:
+            return None
+        of_unit: dict[int, int] = {}
+        for row, tokens in records.usage.items():
+            unit = int(self._unit[row])
+            if unit >= 0 and unit != row and int(above[row]) not in records.usage:
+                of_unit[unit] = of_unit.get(unit, 0) + tokens
+        of_unit |= {row: n for row, n in records.usage.items() if self._unit[row] == row}
+        of_unit |= self._marked_tokens()
+        return sum(of_unit.values()) if of_unit else None
+
+    def _marked_tokens(self) -> dict[int, int]:
+        """Return the tokens of the units that have marks with them."""
+        records, names = self._records, {self.texts.token(each): each for each in MARKS}
+        rows = records.mark_rows
+        scope = records.first_by_id[records.mark_scope[rows]]
+        is_due = np.isin(records.mark_column("name")[rows], list(names)) & (scope >= 0)
+        is_due &= (records.mark_column("type")[rows] == INTEGER) & (self._unit[scope] == scope)
+        marks: dict[int, dict[str, int]] = {}
+        columns = (records.mark_column(each)[rows[is_due]] for each in ("name", "value"))
+        for unit, name, value in zip(scope[is_due], *columns, strict=True):
+            marks.setdefault(int(unit), {})[names[int(name)]] = max(int(value), 0)
+        found = {}
+        for unit, each in marks.items():
+            parts = summed(each.get(name) for name in MARKS[1:])
+            found[unit] = each.get(MARKS[0], parts or 0)
+        return found
 
     def samples(self) -> Iterator[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
         """Yield the marks about memory, each with the scope that it is on."""

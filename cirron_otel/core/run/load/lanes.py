@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -28,6 +28,8 @@ class RankSums:
     """The time of scopes that recompute activations, ns."""
     overhead_ns: int = 0
     """The time of tracing itself, by its marks in batches that begin with a span of the rank."""
+    host: str | None = None
+    """The host that recorded the last batch with spans of the rank; None if it is unknown."""
 
     def add(self, spans: Sequence[IndexedSpan]) -> None:
         """Add spans of this rank."""
@@ -90,6 +92,16 @@ class LaneSums:
         """
         if ns:
             self.ranks.setdefault(rank, RankSums()).overhead_ns += ns
+
+    def set_host(self, ranks: Iterable[int | None], host: str | None) -> None:
+        """Set the host that recorded a batch with spans of some ranks.
+
+        The spans of a rank without a number have the host of batches in which no rank has one.
+        """
+        if host is not None:
+            numbers = {rank for rank in ranks if rank is not None}
+            for rank in numbers or (None,):
+                self.ranks.setdefault(rank, RankSums()).host = shown(host)
 
     def _add_costs(self, span: IndexedSpan) -> None:
         peaks = span.device_peaks[0], span.memory_peak_bytes

@@ -11,6 +11,7 @@ import numpy as np
 
 from ....semconv import OOM, OVERHEAD_NS
 from ...analysis.breakdown import STEP
+from ...analysis.run_batch import host_of_rows
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...spool.reader import BatchFile
@@ -23,6 +24,7 @@ from .marks import MOST_OVERHEAD_NS, Marks, forget_digest
 from .scopes import Scopes
 from .shaping import Shaping
 from .stored_span import StoredSpan
+from .usage import tokens_of
 
 
 class Records(Scopes):
@@ -40,6 +42,9 @@ class Records(Scopes):
         self._ranks: list[list[int | None]] = []
         """The first mark of each batch, and the rank of its first span, if it has one."""
         self._hints = Hints()
+        self.usage: dict[int, int] = {}
+        """The tokens of the scopes that have them as attributes."""
+        self._row = 0
         self._shaping: Shaping | None = None
         super().__init__(batches, once=True, texts=texts)
         self.is_kept = np.zeros(self._number + 1, bool)
@@ -52,6 +57,8 @@ class Records(Scopes):
         self._hints.producer = producer_of(rows)
         self._firsts.append(self._number)
         self._ranks.append([each.rank for each in rows.spans[:1]])
+        if rows.spans:
+            self.sums.set_host((each.rank for each in rows.spans), host_of_rows(rows))
         self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
         return rows
 
@@ -73,6 +80,9 @@ class Records(Scopes):
         self._hints.end_batch(first, spans.count)
 
     def _span(self, span: IndexedSpan) -> tuple[int, ...]:
+        if (tokens := tokens_of(span)) is not None:
+            self.usage[self._row] = tokens
+        self._row += 1
         if self._hints.producer is not None:
             self._hints.add(span)
         return super()._span(span)

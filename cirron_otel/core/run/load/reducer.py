@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ...analysis.breakdown import FORWARD, STEP
+from ...analysis.run_batch import host_of_rows
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
@@ -80,6 +81,8 @@ class Reducer:
             self._has_foreign = True
         elif rows.spans:
             self._has_own = True
+        if rows.spans:
+            self.sums.set_host((span.rank for span in rows.spans), host_of_rows(rows))
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))
@@ -190,6 +193,9 @@ class Reducer:
     def last_step(self, session: str) -> LastStep | None:
         """Return the step of a session that started last."""
         return self._members.last_step(session)
+
+    def unit_tokens(self) -> None:
+        """Return None: the tokens of requests are read by `ArrangedRecording`."""
 
     def unit_files(self, units: Block) -> list[str]:
         """Return the name of the batch of each unit."""

@@ -10,6 +10,7 @@ from ...present.divergence_text import replica_texts
 from ...present.document import Document
 from ...present.findings_text import per_rank, place, price, severity_word
 from ...present.formatting import cause, duration, local_moment, reason
+from ...present.head import ignored_text
 from ...present.ledger_rows import LedgerRows, RankRow, account_name, percentages
 from .content import RunContent
 from .element import Content, Element
@@ -32,6 +33,7 @@ def conclusion_section(content: RunContent) -> Element:
         f"{short(document.headline, _LONGEST_SENTENCE)}",
         Element("ul", [_finding(each, document) for each in findings]) if findings else None,
         note(f"and {more:,} more: ", code("report --json"), " has them") if more else None,
+        note(ignored_text(document.ignored)) if document.ignored else None,
         list(_ledger(document.ledger, content.unit)) if document.ledger is not None else None,
     )
 

@@ -47,7 +47,11 @@ def mark(
 class Rank:
     """The records of one rank: a session, epochs and steps, one after the other."""
 
-    def __init__(self, rank: int | None = 0, *, pid: int = 1, start: int = START) -> None:
+    def __init__(
+        self, rank: int | None = 0, *, pid: int = 1, start: int = START, **resource: Any
+    ) -> None:
+        """`resource` has attributes of the resource, with `_` instead of `.`."""
+        self.resource = {name.replace("_", "."): value for name, value in resource.items()}
         self.rank, self.pid, self.at, self.begun = rank, pid, start, start
         self.spans: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
@@ -80,6 +84,14 @@ class Rank:
         key = f"{parent}n{number}t{len(self.spans)}"
         self._inside(key, phases, gpu or {})
         self._add("step", key, parent, start, index=number, attrs=attrs)
+        return key
+
+    def scope(self, name: str, ms: float, **attrs: Any) -> str:
+        """Add a scope beside the steps; return its key."""
+        start, parent = self.at, self.session if self._epoch is None else self._epoch[0]
+        self.at += round(ms * MS)
+        key = f"{parent}{name}t{len(self.spans)}"
+        self._add(name, key, parent, start, attrs=attrs)
         return key
 
     def _inside(self, parent: str, phases: dict[str, Any], gpu: Phases) -> None:
@@ -117,7 +129,7 @@ def write_spool(folder: Path, ranks: Iterable[Rank], run: str | None = None) -> 
             "created_ns": rank.at, "spans": spans, "marks": marks, "snapshots": [],
         }  # fmt: skip
         if run is not None:
-            attributes = {"cirron.run.id": run}
+            attributes = {"cirron.run.id": run, **rank.resource}
             batch["otel"] = {"session": spans[-1]["id"], "resource": {"attributes": attributes}}
         (folder / "spool" / f"{name}.json").write_text(json.dumps(batch))
     return folder

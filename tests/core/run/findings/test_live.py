@@ -9,6 +9,7 @@ import pytest
 
 from cirron_otel.core.durations import SECOND_NS
 from cirron_otel.core.run.figures.ledger import Ledger
+from cirron_otel.core.run.findings.choices import Choices
 from cirron_otel.core.run.findings.finding import Finding
 from cirron_otel.core.run.findings.live import Changes, LiveConclusion, LiveFindings, is_stall
 from cirron_otel.core.run.findings.thresholds import Limits
@@ -21,7 +22,7 @@ WINDOW = 20
 
 
 def followed(folder: Path) -> LiveFindings:
-    return LiveFindings(SpoolReader(folder), None, Limits(), WINDOW)
+    return LiveFindings(SpoolReader(folder), None, Choices(), WINDOW)
 
 
 def polled(live: LiveFindings, *spools: GrowingSpool) -> LiveConclusion:
@@ -145,7 +146,7 @@ def test_a_failed_rank_remains_while_the_others_run(failed: int, tmp_path: Path)
 
 def test_a_window_of_few_units_is_reported_once_it_is_full(tmp_path: Path) -> None:
     spool = GrowingSpool(tmp_path, world_size=1)
-    live = LiveFindings(SpoolReader(tmp_path), None, Limits(), 10)
+    live = LiveFindings(SpoolReader(tmp_path), None, Choices(), 10)
     for expected in (set(), {"INPUT_BOUND"}, {"INPUT_BOUND"}):
         spool.write(5, SLOW)
         assert kinds(polled(live, spool)) == expected

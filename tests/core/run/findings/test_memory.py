@@ -84,7 +84,7 @@ def test_readings_are_notices() -> None:
 def test_an_incomplete_recording() -> None:
     (finding,) = conclude(Facts(job(), dropped_records=1_200, missing_files=1))
     assert (finding.kind, finding.severity) == ("INCOMPLETE", "warning")
-    assert "1,200 records" in finding.sentence
+    assert "1,200 records; 1 batch cannot be read" in finding.sentence
     (finding,) = conclude(Facts(job(), state="running", summarised=7))
     assert (finding.kind, finding.severity) == ("INCOMPLETE", "notice")
 
