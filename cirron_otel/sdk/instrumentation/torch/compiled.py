@@ -13,6 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import functions_of
 from ...tracing.phase import leave
 from ...tracing.state import state
 from ..patches import Patches
@@ -181,12 +182,8 @@ def _codes_in(module: ModuleType) -> Sequence[CodeType]:
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:
     """Yield the code of a module's functions and methods, and of functions nested in them."""
-    for value in list(vars(module).values()):
-        for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
-            function = getattr(each, "__func__", getattr(each, "fget", each))
-            code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType):
-                yield from _nested(code)
+    for function in functions_of(module):
+        yield from _nested(function.__code__)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

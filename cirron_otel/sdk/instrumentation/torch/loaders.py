@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ...tracing.hidden_frames import strip
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
@@ -36,34 +37,38 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
     """Return a `__next__` that records `original`."""
 
     def __next__(self: Any) -> Any:  # noqa: N807
-        tracker = trackers.t
-        if tracker.is_plain and not tracker.inside:
-            try:
-                loop = tracker.loop
-                if loop is not None and loop.expected is None:
-                    has_step = _get() is tracker.context  # the framework has begun the step
-                else:
-                    has_step = tracker.steps.turn_over(self)
-            except BaseException as error:
-                has_step = False
-                tracker.failed(error)
-            load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
-            if load is not None:
+        try:
+            tracker = trackers.t
+            if tracker.is_plain and not tracker.inside:
                 try:
-                    batch = original(self)
+                    loop = tracker.loop
+                    if loop is not None and loop.expected is None:
+                        has_step = _get() is tracker.context  # the framework has begun the step
+                    else:
+                        has_step = tracker.steps.turn_over(self)
                 except BaseException as error:
-                    fail(tracker, self, load, error)
-                    raise
-                tracker.was_forward = False
-                tracker.exit_plain(load, LOAD)
-                return batch
-        if tracker.has_failed:
-            start_over(tracker)
-        if tracker.is_ahead and tracker.inside == LOAD:
-            return original(self)  # the fetch is part of the open `data_load`
-        if _is_none(tracker):
-            return original(self)
-        return fetch(tracker, self, original)
+                    has_step = False
+                    tracker.failed(error)
+                load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
+                if load is not None:
+                    try:
+                        batch = original(self)
+                    except BaseException as error:
+                        fail(tracker, self, load, error)
+                        raise
+                    tracker.was_forward = False
+                    tracker.exit_plain(load, LOAD)
+                    return batch
+            if tracker.has_failed:
+                start_over(tracker)
+            if tracker.is_ahead and tracker.inside == LOAD:
+                return original(self)  # the fetch is part of the open `data_load`
+            if _is_none(tracker):
+                return original(self)
+            return fetch(tracker, self, original)
+        except BaseException as error:
+            strip(error)
+            raise
 
     return __next__
 
