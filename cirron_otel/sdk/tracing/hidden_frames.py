@@ -34,7 +34,7 @@ def hidden(function: F) -> F:
     """
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
-        function.__code__ = _hidden_code(code)  # type: ignore[attr-defined]
+        function.__code__ = _hidden_code(code)
     return function
 
 
@@ -95,9 +95,7 @@ def _is_hidden(code: CodeType) -> bool:
 _Position = tuple[int | None, int | None, int | None, int | None]
 
 
-def in_place_of(
-    function: FunctionType, original: FunctionType, calls: Sequence[int]
-) -> FunctionType:
+def in_place_of(function: Any, original: FunctionType, calls: Sequence[int]) -> FunctionType:
     """Return `function` with the file, the names and the globals of `original`, which it replaces.
 
     Warnings and tracebacks then find the frame that the original would have. `calls` are, for each

@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.hidden_frames import functions_of
+from ...tracing.hidden_frames import functions_of, strip
 from ...tracing.phase import leave
 from ...tracing.state import state
 from ..patches import Patches
@@ -49,7 +49,11 @@ class Compiled:
                         self._leave(tracker, get_frame(1))
                 elif callback is not None and callback is not False and _is_free(tracker):
                     self._enter(tracker, callback, get_frame(1))
-            return original(callback)
+            try:
+                return original(callback)
+            except BaseException as error:
+                strip(error)
+                raise
 
         leave_alone()
         patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)

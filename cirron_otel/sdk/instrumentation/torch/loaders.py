@@ -83,8 +83,12 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
     original = dataloader._BaseDataLoaderIter.__init__
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
-        tell()
-        original(self, *args, **named)
+        try:
+            tell()
+            original(self, *args, **named)
+        except BaseException as error:
+            strip(error)
+            raise
 
     patches.replace(dataloader._BaseDataLoaderIter, "__init__", __init__)
 
@@ -163,7 +167,11 @@ class Ahead(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch."""
-        return self._recorded(self)
+        try:
+            return self._recorded(self)
+        except BaseException as error:
+            strip(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner generator, such as `close`."""
@@ -205,7 +213,11 @@ class Accelerate:
         recorded = recorded_next(self._trackers, inner_next(self._trackers))
 
         def __iter__(self: Any) -> Any:  # noqa: N807
-            return Ahead(recorded, original(self))
+            try:
+                return Ahead(recorded, original(self))
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "__iter__", __iter__)
 
@@ -229,7 +241,11 @@ class RayTrain:
         recorded = recorded_next(trackers, inner_next(trackers))
 
         def __iter__(self: Any) -> Any:  # noqa: N807
-            return Ahead(recorded, _fetch_first(trackers.t, partial(original, self)))
+            try:
+                return Ahead(recorded, _fetch_first(trackers.t, partial(original, self)))
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "__iter__", __iter__)
 

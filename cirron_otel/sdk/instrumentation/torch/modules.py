@@ -76,9 +76,13 @@ class Modules:
         if not is_copied:
 
             def outer(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if gate.is_open and not is_compiling():
-                    return outermost(self, *args, **kwargs)
-                return original(self, *args, **kwargs)
+                if is_compiling():
+                    return original(self, *args, **kwargs)
+                try:
+                    return (outermost if gate.is_open else original)(self, *args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
 
             return _named_as(outer, "__call__", original)
 

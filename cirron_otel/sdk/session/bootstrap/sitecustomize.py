@@ -58,7 +58,9 @@ def _tell_when_loaded(loader, finder):
         try:
             execute(module)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next  # without this frame
+            trace = error.__traceback__
+            if trace is not None:
+                error.__traceback__ = trace.tb_next  # without this frame
             raise
         # The module is complete; importlib sets this flag only a moment later.
         module.__spec__._initializing = False
