@@ -20,7 +20,9 @@ from typing import Any
 import cirron_otel as ci
 from cirron_otel.sdk.instrumentation.patches import Patches
 
-armed = False
+
+class _Probes:
+    is_armed = False
 
 
 class ProbedError(Exception):
@@ -31,7 +33,7 @@ def probe_of(original: Any) -> Any:
     """Return a function in place of `original`, which warns and raises if it is armed."""
 
     def probe(*args: Any, **kwargs: Any) -> Any:
-        if not armed:
+        if not _Probes.is_armed:
             return original(*args, **kwargs)
         warnings.warn("probed", stacklevel=2)
         raise ProbedError
@@ -79,7 +81,8 @@ def call(name: str, function: Any) -> str | None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                function(*things); line = sys._getframe().f_lineno  # noqa: E702
+                function(*things)
+                line = sys._getframe().f_lineno
             except ProbedError as error:
                 line = error.__traceback__.tb_lineno  # type: ignore[union-attr]
                 if files_of(error.__traceback__) != [__file__, __file__]:
@@ -95,14 +98,13 @@ def call(name: str, function: Any) -> str | None:
 
 def call_all(attributes: list[tuple[Any, str, Any]]) -> tuple[list[str], list[str]]:
     """Call each attribute; return the differences, and the names that reached no probe."""
-    global armed
     different, missed = [], []
     for owner, name, _ in attributes:
         where = f"{getattr(owner, '__module__', '')} {getattr(owner, '__name__', owner)}.{name}"
         function = getattr(owner, name)
-        armed = True
+        _Probes.is_armed = True
         outcome = call(where, function)
-        armed = False
+        _Probes.is_armed = False
         if outcome is None:
             missed.append(where)
         elif outcome:

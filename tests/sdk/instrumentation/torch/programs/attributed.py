@@ -7,6 +7,7 @@ session.
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import sys
@@ -24,7 +25,10 @@ from torch.utils.data import DataLoader, Dataset
 
 LEVELS = range(1, 9)
 log = logging.getLogger("attributed")
-fails_in = ""
+
+
+class _Failure:
+    place = ""
 
 
 def attribute(where: str) -> None:
@@ -32,7 +36,7 @@ def attribute(where: str) -> None:
     for level in LEVELS:
         warnings.warn(f"{where} {level}", stacklevel=level)
         log.warning("%s %s", where, level, stacklevel=level)
-    if where == fails_in:
+    if where == _Failure.place:
         raise ArithmeticError(where)
 
 
@@ -142,8 +146,12 @@ PLACES = (
 
 
 def show(error: BaseException) -> None:
-    print(f"-- {fails_in}: {error!r}")
+    print(f"-- {_Failure.place}: {error!r}")
     print("".join(traceback.format_exception(error)))
+
+
+def _train_new(kind: type[nn.Module]) -> None:
+    train(kind())
 
 
 def again(action: Callable[[], None]) -> None:
@@ -155,23 +163,23 @@ def again(action: Callable[[], None]) -> None:
 
 def main() -> None:
     """Train with a failure in each place, and print everything."""
-    global fails_in
-    logging.basicConfig(stream=sys.stdout, format="%(pathname)s:%(lineno)d %(funcName)s %(message)s")
+    layout = "%(pathname)s:%(lineno)d %(funcName)s %(message)s"
+    logging.basicConfig(stream=sys.stdout, format=layout)
 
     def shown(message: Any, category: Any, file: str, line: int, *_: object) -> None:
         print(f"{file}:{line}: {category.__name__}: {message}")
 
     warnings.showwarning = shown
     for kind in (Net, Own):
-        for fails_in in PLACES:
+        for _Failure.place in PLACES:
             torch.manual_seed(0)
             try:
-                again(lambda: train(kind()))
+                again(functools.partial(_train_new, kind))
             except ArithmeticError as error:
                 show(error)
     model = Net()
     for wrong in (
-        lambda: model(), lambda: torch.save(), lambda: torch.ones(1).backward(),
+        lambda: model(1), lambda: torch.save(1), lambda: torch.ones(1).backward(),
         lambda: torch.load(str(Path("absent"))), lambda: next(iter(DataLoader(None))),
     ):  # fmt: skip
         try:
