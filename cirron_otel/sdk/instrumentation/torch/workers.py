@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.hidden_frames import strip
+from ...tracing.hidden_frames import hidden, strip
 from ...tracing.scope import Scope
 from ..patches import Patches
 
@@ -71,6 +71,7 @@ class WorkerLoop:
         """Pickle for a spawned process, which looks up the original loop by name."""
         return spawned, (self._module, self._at, self._opening())
 
+    @hidden
     def __call__(self, *args: Any) -> None:
         """Run torch's loop in a session."""
         try:
@@ -120,6 +121,7 @@ class Fetches:
         self._worker = worker
         self._count = 0
 
+    @hidden
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that fetches a batch in a scope."""
 
