@@ -16,6 +16,8 @@ from ..analysis.run_selection import ALL, LAST, ChosenRun, choose, limit_again
 from ..analysis.runs import runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
+from ..spool.begun_sessions import begun_sessions
+from ..spool.owner import owner_of
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles
 from .load.errors import NotReducibleError
@@ -57,11 +59,21 @@ def open_chosen_run(
 
 
 def _outlined(reader: SpoolReader, guess: _Guess) -> Iterator[OutlinedBatch]:
-    for batch in reader:
+    for batch in _with_begun(reader):
         rows = rows_of(batch.data)
         outline = outline_of_rows(rows, batch.data)
         guess.add(batch, rows, outline)
         yield OutlinedBatch(batch.name, outline, partial(_same, batch))
+
+
+def _with_begun(reader: SpoolReader) -> Iterator[BatchFile]:
+    """Yield the batches of a spool, and one for each session that has begun without any."""
+    sealed = set()
+    for batch in reader:
+        sealed.add(owner_of(batch.name) or "")
+        yield batch
+    if reader.only is None:
+        yield from begun_sessions(reader.paths, sealed)
 
 
 def _same(batch: BatchFile) -> BatchFile:
