@@ -59,21 +59,21 @@ def open_chosen_run(
 
 
 def _outlined(reader: SpoolReader, guess: _Guess) -> Iterator[OutlinedBatch]:
-    for batch in _with_begun(reader):
-        rows = rows_of(batch.data)
-        outline = outline_of_rows(rows, batch.data)
-        guess.add(batch, rows, outline)
-        yield OutlinedBatch(batch.name, outline, partial(_same, batch))
-
-
-def _with_begun(reader: SpoolReader) -> Iterator[BatchFile]:
-    """Yield the batches of a spool, and one for each session that has begun without any."""
     sealed = set()
     for batch in reader:
         sealed.add(owner_of(batch.name) or "")
-        yield batch
-    if reader.only is None:
-        yield from begun_sessions(reader.paths, sealed)
+        yield _outlined_batch(batch, guess)
+    for batch, start_ns in begun_sessions(reader.paths, sealed) if reader.only is None else ():
+        outlined = _outlined_batch(batch, guess)
+        outlined.outline.start_ns = start_ns
+        yield outlined
+
+
+def _outlined_batch(batch: BatchFile, guess: _Guess) -> OutlinedBatch:
+    rows = rows_of(batch.data)
+    outline = outline_of_rows(rows, batch.data)
+    guess.add(batch, rows, outline)
+    return OutlinedBatch(batch.name, outline, partial(_same, batch))
 
 
 def _same(batch: BatchFile) -> BatchFile:

@@ -13,8 +13,10 @@ from .paths import SpoolPaths, file_name
 from .reader import BatchFile
 
 
-def begun_sessions(paths: SpoolPaths, sealed: Collection[str]) -> Iterator[BatchFile]:
+def begun_sessions(paths: SpoolPaths, sealed: Collection[str]) -> Iterator[tuple[BatchFile, int]]:
     """Yield a batch without records for each running process that is not in `sealed`.
+
+    With it, the time at which the process's session began, Unix ns.
 
     `sealed` are the owners of the batches in the spool. The batch has the header that the first
     batch of the process will have. It is made from the process's journal, and is in no file.
@@ -35,4 +37,5 @@ def begun_sessions(paths: SpoolPaths, sealed: Collection[str]) -> Iterator[Batch
             "spans": [], "marks": [], "snapshots": [], "otel": journal.exact.get("otel"),
         }  # fmt: skip
         data = json.dumps(batch).encode()
-        yield BatchFile(file_name(written, batch_id), journal_path(paths, owner), data)
+        start_ns = min((each.start_ns for each in journal.state.open), default=written)
+        yield BatchFile(file_name(written, batch_id), journal_path(paths, owner), data), start_ns
