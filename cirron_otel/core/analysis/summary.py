@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ...errors import InputError
@@ -36,11 +37,15 @@ class SessionSummary:
 
 
 def with_processes(
-    sessions: list[SessionSummary], paths: SpoolPaths, *, adds: bool = True
+    sessions: list[SessionSummary],
+    paths: SpoolPaths,
+    *,
+    adds: bool = True,
+    added_owners: Collection[str] = (),
 ) -> list[SessionSummary]:
     """Update sessions from the owners' journals and locks, which show the live processes.
 
-    A session without a sealed batch is added, unless `adds` is false.
+    A session without a sealed batch is added; if `adds` is false, only that of `added_owners`.
     """
     known = {each.id: each for each in sessions if each.id is not None}
     added = []
@@ -55,7 +60,7 @@ def with_processes(
         session = known.get(state.session) or _of_process(sessions, state.pid)
         if session is not None and session.id is None:
             session.id, session.state = state.session, "unfinished"
-        if session is None and not adds:
+        if session is None and not adds and prefix not in added_owners:
             continue
         if session is None:
             start_ns = min((span.start_ns for span in state.open), default=None)

@@ -152,7 +152,7 @@ class Config:
     quiet: bool | None = _option(
         None,
         optional(BOOLEAN),
-        "omit the line on stderr at the end of a run; None: only if stderr is not a terminal",
+        "omit the line on stderr at the end of a run; None: in pytest and under `cirron-otel run`",
     )
     pipeline_id: str | None = _option(None, TEXT, "`cirron.pipeline.id` of the resource")
     deployment_id: str | None = _option(None, TEXT, "`cirron.deployment.id` of the resource")

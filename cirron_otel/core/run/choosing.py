@@ -16,6 +16,8 @@ from ..analysis.run_selection import ALL, LAST, ChosenRun, choose, limit_again
 from ..analysis.runs import runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
+from ..spool.begun_sessions import begun_sessions
+from ..spool.owner import owner_of
 from ..spool.reader import BatchFile, SpoolReader
 from .accounts import BY_RULE, AccountNames
 from .files import RunFiles
@@ -66,11 +68,21 @@ def open_chosen_run(
 
 
 def _outlined(reader: SpoolReader, guess: _Guess) -> Iterator[OutlinedBatch]:
+    sealed = set()
     for batch in reader:
-        rows = rows_of(batch.data)
-        outline = outline_of_rows(rows, batch.data)
-        guess.add(batch, rows, outline)
-        yield OutlinedBatch(batch.name, outline, partial(_same, batch))
+        sealed.add(owner_of(batch.name) or "")
+        yield _outlined_batch(batch, guess)
+    for batch, start_ns in begun_sessions(reader.paths, sealed) if reader.only is None else ():
+        outlined = _outlined_batch(batch, guess)
+        outlined.outline.start_ns = start_ns
+        yield outlined
+
+
+def _outlined_batch(batch: BatchFile, guess: _Guess) -> OutlinedBatch:
+    rows = rows_of(batch.data)
+    outline = outline_of_rows(rows, batch.data)
+    guess.add(batch, rows, outline)
+    return OutlinedBatch(batch.name, outline, partial(_same, batch))
 
 
 def _same(batch: BatchFile) -> BatchFile:

@@ -72,7 +72,10 @@ class Run:
         sessions = self.recording.sessions()
         if self._files.paths is not None:
             # A process without a batch may belong to a run other than the one being read.
-            sessions = with_processes(sessions, self._files.paths, adds=self._files.is_complete)
+            owners = {owner_of(name or "") or "" for name in self.recording.files()}
+            sessions = with_processes(
+                sessions, self._files.paths, adds=self._files.is_complete, added_owners=owners
+            )
         return sessions
 
     @cached_property

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...core.config.options import Config
 from ..session.errors import record_error, report_problem
+from ..tracing.hidden_frames import hidden, hide_package, strip
 from ..tracing.state import state
 from . import training_loop
 from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess, request, requests
@@ -98,12 +99,17 @@ class _NotifyingLoader(Loader):
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
+    @hidden
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
         if spec is not None:
             spec.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        try:
+            self._loader.exec_module(module)
+        except BaseException as error:
+            strip(error)
+            raise
         self._watcher.notify(module.__name__ if spec is None else spec.name, module)
 
 
@@ -207,6 +213,7 @@ class Instrumentation:
         """Install the hooks of a framework that is imported. Raises nothing."""
         try:
             hooks = self.hooks[name] = framework.create()
+            hide_package(__package__)
             hooks.install(
                 HookContext(
                     config=self._config,

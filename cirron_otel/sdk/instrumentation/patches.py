@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from ..session.errors import record_error
+from ..tracing.hidden_frames import strip
 
 _ABSENT = object()
 
@@ -168,7 +169,11 @@ def _call(original: Any, around: Callable[..., Any]) -> Any:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, self, args, kwargs)
+        try:
+            return around(original, self, args, kwargs)
+        except BaseException as error:
+            strip(error)
+            raise
 
     return call
 

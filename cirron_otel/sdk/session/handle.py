@@ -339,10 +339,9 @@ def show_closing_line(runtime: Runtime) -> None:
 def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
     """Return whether the closing line is shown at the end of this session.
 
-    It is meant for a terminal. It is omitted if stderr is not a terminal, under `cirron-otel run`
-    (which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and
-    if the session recorded nothing or has no spool. `quiet=True` always omits it; `quiet=False`
-    shows it even in pytest, under `cirron-otel run`, and if stderr is not a terminal.
+    It is omitted under `cirron-otel run` (which prints a report), in pytest, in ranks other than 0,
+    in forked and spawned children, and if the session recorded nothing or has no spool.
+    `quiet=True` always omits it; `quiet=False` shows it even in pytest and under `cirron-otel run`.
     """
     quiet = runtime.config.quiet
     sealer = runtime.pipeline.sealer
@@ -353,7 +352,7 @@ def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
     if quiet is False:
         return True
     is_below_run = bool(runtime.environ.get(RUN_ID_VARIABLE))
-    return not is_below_run and "_pytest" not in modules and sys.stderr.isatty()
+    return not is_below_run and "_pytest" not in modules
 
 
 def closing_line(runtime: Runtime) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,8 +49,8 @@ _LAST_WAIT_S = 0.3
 """The longest wait for git at the end of a session."""
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCHES = "refs/heads/"
-_COMMAND = (
-    "git", "--no-optional-locks", "-c", "core.fsmonitor=false", "diff", "--quiet",
+_ARGUMENTS = (
+    "--no-optional-locks", "-c", "core.fsmonitor=false", "diff", "--quiet",
     "--no-ext-diff", "--no-textconv", "--ignore-submodules", "HEAD", "--",
 )  # fmt: skip
 
@@ -88,10 +89,15 @@ class TreeState:
         self._process: subprocess.Popen[bytes] | None = None
         if signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
             return
+        git = shutil.which("git")
+        if git is None:
+            return
+        # With a path, `Popen` does not search PATH itself. Its search changes the filters of
+        # warnings for a moment, and so shows a warning again that the program shows once.
         with contextlib.suppress(OSError, ValueError):
             self._process = subprocess.Popen(
-                _COMMAND, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                (git, *_ARGUMENTS), cwd=directory, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from ...core.config.exporters import Export
 from ...core.config.options import Config
+from ...core.spool.directories import make_private
 from ...core.spool.oom_kills import read_counter
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths, target_spool
@@ -265,4 +267,7 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
 
 def _prepare_spool(runtime: Runtime) -> None:
     runtime.resource.add(runtime.details.begin())
+    with contextlib.suppress(OSError):
+        make_private(runtime.paths.spool)
+    runtime.pipeline.request_flush()  # the journal shows at once that the session has begun
     recover_left(runtime.paths, runtime.pipeline.exporters)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from .hidden_frames import hide_module, strip
 
 if TYPE_CHECKING:
     from .state import OpenScope
@@ -36,7 +39,11 @@ def wrap_calls(function: F, make: Callable[[], OpenScope], tell: OnItem = _nothi
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             with make() as scope:
-                result = await function(*args, **kwargs)
+                try:
+                    result = await function(*args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
                 tell(scope, result)
                 return result
 
@@ -51,7 +58,11 @@ def wrap_calls(function: F, make: Callable[[], OpenScope], tell: OnItem = _nothi
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with make() as scope:
-                result = function(*args, **kwargs)
+                try:
+                    result = function(*args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
                 tell(scope, result)
                 return result
 
@@ -70,6 +81,9 @@ def wrap_generator(
                 item = inner.send(sent) if thrown is None else inner.throw(thrown)
             except StopIteration as stop:
                 return stop.value
+            except BaseException as error:
+                strip(error)
+                raise
             tell(scope, item)
             sent = thrown = None
             scope.suspend()
@@ -96,6 +110,9 @@ async def wrap_async_generator(
                 item = await (inner.asend(sent) if thrown is None else inner.athrow(thrown))
             except StopAsyncIteration:
                 return
+            except BaseException as error:
+                strip(error)
+                raise
             tell(scope, item)
             sent = thrown = None
             scope.suspend()
@@ -108,3 +125,6 @@ async def wrap_async_generator(
             except BaseException as error:
                 thrown = error
             scope.resume()
+
+
+hide_module(sys.modules[__name__])

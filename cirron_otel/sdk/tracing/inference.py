@@ -19,6 +19,7 @@ from ..session.errors import record_error
 from .buffers import limits, local
 from .clock import now
 from .decorators import wrap_async_generator, wrap_calls, wrap_generator
+from .hidden_frames import hidden, strip
 from .mark import POINT, SUMMARY, check_room
 from .scope import Scope
 from .state import CONTEXT, SCOPE_KEY, state
@@ -132,19 +133,31 @@ class Inference:
         request.is_stream = True
         return request
 
+    @hidden
     def _around_call(self, fn: Callable[..., Any]) -> Any:
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self._request() as request:
-                return _result(fn(*args, **kwargs), request)
+                try:
+                    result = fn(*args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
+                return _result(result, request)
 
         return wrapper
 
+    @hidden
     def _around_coroutine(self, fn: Callable[..., Any]) -> Any:
         @functools.wraps(fn)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self._request() as request:
-                return _result(await fn(*args, **kwargs), request)
+                try:
+                    result = await fn(*args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
+                return _result(result, request)
 
         return wrapper
 

@@ -11,6 +11,7 @@ from opentelemetry.context.context import Context
 from ..session.errors import record_error, report_problem
 from .buffers import hooks, local
 from .clock import now
+from .hidden_frames import hidden, strip
 from .phase import LOOP_KEY, LoopFetches
 from .scope import MAX_DEPTH, NO_SESSION, Scope
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
@@ -45,6 +46,7 @@ def batches(iterable: Iterable[T], name: str = STEP, *, start: int = 0) -> Itera
     return _numbered(iterable, name, start)
 
 
+@hidden
 def _numbered(iterable: Iterable[T], name: str, first: int) -> Iterator[T]:  # noqa: PLR0915 - inlined, see below
     """Open a scope for each item, from when it is yielded until the next one is requested.
 
@@ -144,6 +146,9 @@ def _numbered(iterable: Iterable[T], name: str, first: int) -> Iterator[T]:  # n
                 begun = 0
                 _leave(scope, base, error)
             index += 1
+    except BaseException as error:
+        strip(error)
+        raise
     finally:
         _leave(scope, base)
         if batch is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..session.errors import record_error
+from .hidden_frames import hide_module, strip
 from .scope import Scope
 
 
@@ -97,6 +99,7 @@ class Stream(_Wrapped):
             self._scope.close()
             raise
         except BaseException as error:
+            strip(error)
             self._scope.close(error)
             raise
         self._tell(self._scope, item)
@@ -135,6 +138,7 @@ class AsyncStream(_Wrapped):
             self._scope.close()
             raise
         except BaseException as error:
+            strip(error)
             self._scope.close(error)
             raise
         self._tell(self._scope, item)
@@ -155,3 +159,6 @@ class AsyncStream(_Wrapped):
             return await leave(self._inner, kind, error, trace) if leave is not None else None
         finally:
             self._scope.close(error)
+
+
+hide_module(sys.modules[__name__])

@@ -82,7 +82,10 @@ def document_of_run(
     conclusion = conclude(run, unit, world_size, choices, missing_files)
     opened: list[OpenScope] = []
     if reader is not None and conclusion.state == "running":
-        opened = _open_scopes(reader.paths, run.recording.files())
+        names = set(run.recording.files())
+        if chosen is not None and chosen.run is not None:
+            names |= chosen.run.batches  # also those without records
+        opened = _open_scopes(reader.paths, names)
     return document_of(
         source,
         chosen,

@@ -184,7 +184,7 @@ def document_of(
     """
     return Document(
         source=source,
-        run=_facts(chosen, figures, ledger),
+        run=_facts(chosen, figures, ledger, open_scopes),
         state=conclusion.state,
         status=conclusion.status,
         headline=conclusion.headline,
@@ -203,14 +203,23 @@ def document_of(
     )
 
 
-def _facts(chosen: ChosenRun | None, figures: RunReport, ledger: LedgerRows | None) -> RunFacts:
+def _facts(
+    chosen: ChosenRun | None,
+    figures: RunReport,
+    ledger: LedgerRows | None,
+    open_scopes: Sequence[OpenScope],
+) -> RunFacts:
     starts = [each.first_ns for each in figures.ranks if each.first_ns is not None]
+    if ledger is not None:
+        starts = [ledger.first_ns]
+    # The session of a running process has no record yet, but a start.
+    starts += [each.start_ns for each in open_scopes if each.start_ns is not None]
     ends = [each.last_ns for each in figures.ranks if each.last_ns is not None]
     run = None if chosen is None else chosen.run
     return RunFacts(
         id=None if run is None else run.id,
         name=None if run is None else run.name,
-        first_ns=min(starts, default=None) if ledger is None else ledger.first_ns,
+        first_ns=min(starts, default=None),
         last_ns=max(ends, default=None) if ledger is None else ledger.last_ns,
         ranks=sorted(each.rank for each in figures.ranks if each.rank is not None),
         world_size=None if chosen is None else chosen.world_size,

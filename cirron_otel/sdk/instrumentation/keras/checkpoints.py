@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ...tracing.hidden_frames import strip
 from ..open_phase import close_phase, open_phase
 from ..patches import Patches
 from .fits import NAME, own_loop, thread
@@ -29,27 +30,31 @@ def install_checkpoints(patches: Patches, module: Any) -> None:
 def _wrapped(original: Callable[..., Any], operation: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if thread.is_checkpoint:
-            return original(*args, **kwargs)
-        attrs = {"operation": operation, "function": original.__name__}
-        loop = own_loop()
-        scope: Any
-        if loop is not None:
-            scope = loop.open("checkpoint", **attrs)
-        else:
-            scope = open_phase(NAME, "checkpoint", attrs)
-        thread.is_checkpoint = True
-        error = None
         try:
-            return original(*args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            thread.is_checkpoint = False
+            if thread.is_checkpoint:
+                return original(*args, **kwargs)
+            attrs = {"operation": operation, "function": original.__name__}
+            loop = own_loop()
+            scope: Any
             if loop is not None:
-                loop.close(scope, error)
+                scope = loop.open("checkpoint", **attrs)
             else:
-                close_phase(NAME, scope, error)
+                scope = open_phase(NAME, "checkpoint", attrs)
+            thread.is_checkpoint = True
+            error = None
+            try:
+                return original(*args, **kwargs)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                thread.is_checkpoint = False
+                if loop is not None:
+                    loop.close(scope, error)
+                else:
+                    close_phase(NAME, scope, error)
+        except BaseException as error:
+            strip(error)
+            raise
 
     return call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from ...tracing.hidden_frames import strip
 from ..base import Part
 from ..logged_values import passed_on
 from ..loop_scopes import EVALUATION
@@ -31,8 +32,12 @@ def value_parts(patches: Patches, package: Any) -> list[Part]:
 
         @functools.wraps(original)
         def log_hyperparams(*args: Any, **kwargs: Any) -> Any:
-            with passed_on:  # TensorBoardLogger writes a placeholder, `hp_metric`
-                return original(*args, **kwargs)
+            try:
+                with passed_on:  # TensorBoardLogger writes a placeholder, `hp_metric`
+                    return original(*args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(module, "_log_hyperparams", log_hyperparams)
 

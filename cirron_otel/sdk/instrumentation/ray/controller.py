@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ..patches import Patches
 from .handover import ATTEMPT, ATTRIBUTE, PATH, PREVIOUS, of_job
 from .runs import NAME
@@ -28,9 +29,13 @@ class ControllerHooks:
 
         @functools.wraps(original)
         def get_worker_runtime_env(*args: Any, **kwargs: Any) -> Any:
-            runtime_env = original(*args, **kwargs)
-            self._extend(runtime_env)
-            return runtime_env
+            try:
+                runtime_env = original(*args, **kwargs)
+                self._extend(runtime_env)
+                return runtime_env
+            except BaseException as error:
+                strip(error)
+                raise
 
         self._patches.replace(
             group, "_get_worker_runtime_env", staticmethod(get_worker_runtime_env)

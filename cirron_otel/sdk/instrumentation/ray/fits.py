@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ..base import SessionAccess
 from ..patches import Patches
 from .handover import runtime_variables
@@ -47,7 +48,11 @@ class FitHooks:
 
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            return self._tuned(lambda: original(*args, **kwargs))
+            try:
+                return self._tuned(lambda: original(*args, **kwargs))
+            except BaseException as error:
+                strip(error)
+                raise
 
         self._patches.replace_function([module], "run", run)
 
@@ -57,7 +62,11 @@ class FitHooks:
 
         @functools.wraps(original)
         def get_env_vars_to_propagate() -> Any:
-            return self._extended(original())
+            try:
+                return self._extended(original())
+            except BaseException as error:
+                strip(error)
+                raise
 
         self._patches.replace(module, "get_env_vars_to_propagate", get_env_vars_to_propagate)
 

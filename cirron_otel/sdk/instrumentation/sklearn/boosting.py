@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT
@@ -122,14 +123,18 @@ def hook_lightgbm(patches: Patches, module: Any) -> None:
 
     @functools.wraps(train)
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = train(*args, **kwargs)
         try:
-            rounds = _rounds()
-            if rounds is not None:
-                rounds.end()
-        except Exception as error:
-            record_error(NAME, error)
-        return result
+            result = train(*args, **kwargs)
+            try:
+                rounds = _rounds()
+                if rounds is not None:
+                    rounds.end()
+            except Exception as error:
+                record_error(NAME, error)
+            return result
+        except BaseException as error:
+            strip(error)
+            raise
 
     patches.replace_function([module], "train", call)
 

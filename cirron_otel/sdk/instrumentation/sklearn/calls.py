@@ -10,6 +10,7 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...session.run_details import add_hyperparameters
+from ...tracing.hidden_frames import strip
 from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import Scope
 from ..logged_values import is_number
@@ -186,7 +187,11 @@ class TracedMethod:
 
         @functools.wraps(function)
         def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return run(name, function, self, args, kwargs, finished)
+            try:
+                return run(name, function, self, args, kwargs, finished)
+            except BaseException as error:
+                strip(error)
+                raise
 
         self._last = (function, traced)
         return traced

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import hidden, strip
 from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT
@@ -111,8 +112,12 @@ class TaskBatch:
 
     def __iter__(self) -> Iterator[Any]:
         """Return the tasks, those with traced estimators replaced by ones that are recorded."""
-        for item in itertools.chain(self._first, self._items):
-            yield self._task(item)
+        try:
+            for item in itertools.chain(self._first, self._items):
+                yield self._task(item)
+        except BaseException as error:
+            strip(error)
+            raise
 
     def _task(self, item: Any) -> Any:
         try:
@@ -207,6 +212,7 @@ class Task:
         """Pickle for a worker process, which has no context of this one."""
         return _in_worker, (self._function, self._fold, self._found, self._opening, self._process)
 
+    @hidden
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         around = _Around(self)
@@ -217,6 +223,7 @@ class Task:
         try:
             result = self._function(*args, **kwargs)
         except BaseException as error:
+            strip(error)
             around.leave(error)
             raise
         around.finished(result)

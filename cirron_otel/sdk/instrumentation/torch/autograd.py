@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ...tracing.mark import mark
 from ..patches import Patches
 from .compiled import find_trained_parameter
@@ -58,34 +59,38 @@ class Autograd:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
-            tracker = trackers.t
-            inside = tracker.inside
-            if tracker.is_plain and inside == tracker.base:
-                tracker.backwards += 1
-                phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
-                if tracker.torch_state.seeks_parameter and args:
-                    _seek(tracker, args[0])
-            elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
-                return original(*args, **kwargs)
-            else:
-                if tracker.torch_state.seeks_parameter and args:
-                    _seek(tracker, args[0])
-                phase = _enter(tracker, kind)
-            if marks_loss:
-                mark_loss(args[0] if args else kwargs.get("tensors"))
-            if phase is None:
-                return original(*args, **kwargs)
             try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
+                tracker = trackers.t
+                inside = tracker.inside
+                if tracker.is_plain and inside == tracker.base:
+                    tracker.backwards += 1
+                    phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
+                    if tracker.torch_state.seeks_parameter and args:
+                        _seek(tracker, args[0])
+                elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
+                    return original(*args, **kwargs)
+                else:
+                    if tracker.torch_state.seeks_parameter and args:
+                        _seek(tracker, args[0])
+                    phase = _enter(tracker, kind)
+                if marks_loss:
+                    mark_loss(args[0] if args else kwargs.get("tensors"))
+                if phase is None:
+                    return original(*args, **kwargs)
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    tracker.backward = None
+                    tracker.exit(phase, kind, error)
+                    raise
                 tracker.backward = None
-                tracker.exit(phase, kind, error)
+                if accumulates and tracker.is_plain and tracker.iteration is not None:
+                    tracker.iteration.was_backward = True
+                tracker.exit_plain(phase, kind)
+                return result
+            except BaseException as error:
+                strip(error)
                 raise
-            tracker.backward = None
-            if accumulates and tracker.is_plain and tracker.iteration is not None:
-                tracker.iteration.was_backward = True
-            tracker.exit_plain(phase, kind)
-            return result
 
         return backward
 
@@ -156,7 +161,11 @@ class Checkpoints:
         reentrant = checkpoint.CheckpointFunction.forward
 
         def forward(ctx: Any, run_function: Any, *args: Any) -> Any:
-            return reentrant(ctx, Recomputed(trackers, graph_task, run_function), *args)
+            try:
+                return reentrant(ctx, Recomputed(trackers, graph_task, run_function), *args)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(checkpoint.CheckpointFunction, "forward", staticmethod(forward))
 
@@ -172,7 +181,11 @@ class Checkpoints:
         generator = getattr(checkpoint, name)
 
         def without_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
-            return generator(Recomputed(trackers, graph_task, function), *args, **kwargs)
+            try:
+                return generator(Recomputed(trackers, graph_task, function), *args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(checkpoint, name, without_reentrant)
 
@@ -189,21 +202,25 @@ class Recomputed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the function's result."""
-        tracker = self._trackers.t
-        if self._graph_task() == -1 or tracker.inside & RECOMPUTE:
-            return self._function(*args, **kwargs)
-        phase = tracker.enter(RECOMPUTE, None, self._caller.backward)
-        if phase is None:
-            return self._function(*args, **kwargs)
         try:
-            result = self._function(*args, **kwargs)
+            tracker = self._trackers.t
+            if self._graph_task() == -1 or tracker.inside & RECOMPUTE:
+                return self._function(*args, **kwargs)
+            phase = tracker.enter(RECOMPUTE, None, self._caller.backward)
+            if phase is None:
+                return self._function(*args, **kwargs)
+            try:
+                result = self._function(*args, **kwargs)
+            except BaseException as error:
+                # Torch raises this exception to stop as soon as enough is computed.
+                is_stop = type(error).__name__ == "_StopRecomputationError"
+                tracker.exit(phase, RECOMPUTE, None if is_stop else error)
+                raise
+            tracker.exit(phase, RECOMPUTE)
+            return result
         except BaseException as error:
-            # Torch raises this exception to stop as soon as enough is computed.
-            is_stop = type(error).__name__ == "_StopRecomputationError"
-            tracker.exit(phase, RECOMPUTE, None if is_stop else error)
+            strip(error)
             raise
-        tracker.exit(phase, RECOMPUTE)
-        return result
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import functions_of, strip
 from ...tracing.phase import leave
 from ...tracing.state import state
 from ..patches import Patches
@@ -48,7 +49,11 @@ class Compiled:
                         self._leave(tracker, get_frame(1))
                 elif callback is not None and callback is not False and _is_free(tracker):
                     self._enter(tracker, callback, get_frame(1))
-            return original(callback)
+            try:
+                return original(callback)
+            except BaseException as error:
+                strip(error)
+                raise
 
         leave_alone()
         patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)
@@ -181,12 +186,8 @@ def _codes_in(module: ModuleType) -> Sequence[CodeType]:
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:
     """Yield the code of a module's functions and methods, and of functions nested in them."""
-    for value in list(vars(module).values()):
-        for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
-            function = getattr(each, "__func__", getattr(each, "fget", each))
-            code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType):
-                yield from _nested(code)
+    for function in functions_of(module):
+        yield from _nested(function.__code__)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -13,6 +13,7 @@ from typing import Any
 from ....core.config.options import Config
 from ...session.errors import record_error, report_problem
 from ...tracing.graph_captures import captures
+from ...tracing.hidden_frames import strip
 from ..patches import Patches
 from .clock import Clock
 
@@ -73,20 +74,28 @@ class Cuda:
         begin, end = owner.capture_begin, owner.capture_end
 
         def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-            key = id(self)
-            captures[key] = weakref.ref(self, lambda _: captures.pop(key, None))
-            wait_for_queries()
             try:
-                return begin(self, *args, **kwargs)
-            except BaseException:
-                captures.pop(key, None)
+                key = id(self)
+                captures[key] = weakref.ref(self, lambda _: captures.pop(key, None))
+                wait_for_queries()
+                try:
+                    return begin(self, *args, **kwargs)
+                except BaseException:
+                    captures.pop(key, None)
+                    raise
+            except BaseException as error:
+                strip(error)
                 raise
 
         def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                return end(self, *args, **kwargs)
-            finally:
-                captures.pop(id(self), None)
+                try:
+                    return end(self, *args, **kwargs)
+                finally:
+                    captures.pop(id(self), None)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "capture_begin", capture_begin)
         patches.replace(owner, "capture_end", capture_end)

@@ -14,6 +14,7 @@ from typing import Any
 from ....core.records.digest_marks import BATCH, GRADS, LOSS, OPTIMIZER, RNG, WEIGHTS
 from ...session.errors import record_error
 from ...tracing.clock import now
+from ...tracing.hidden_frames import strip
 from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
@@ -108,21 +109,25 @@ class StepDigests:
 
         @functools.wraps(original)
         def __next__(self_: Any) -> Any:  # noqa: N807
-            tracker = trackers.t
-            if (
-                not self._is_on()
-                or tracker.is_ahead
-                or tracker.inside & LOAD
-                or not is_grad_enabled()
-            ):
-                return original(self_)
-            rng = self._take_rng()
-            batch = original(self_)
             try:
-                self._fetched(rng, batch)
-            except Exception as error:
-                record_error("digest", error)
-            return batch
+                tracker = trackers.t
+                if (
+                    not self._is_on()
+                    or tracker.is_ahead
+                    or tracker.inside & LOAD
+                    or not is_grad_enabled()
+                ):
+                    return original(self_)
+                rng = self._take_rng()
+                batch = original(self_)
+                try:
+                    self._fetched(rng, batch)
+                except Exception as error:
+                    record_error("digest", error)
+                return batch
+            except BaseException as error:
+                strip(error)
+                raise
 
         return __next__
 
@@ -156,13 +161,19 @@ class StepDigests:
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not self._is_on() or self._is_nested():
+            if is_compiling():
                 return original(*args, **kwargs)
             try:
-                self._begin_backward(args[0] if args else kwargs.get("tensors"))
-            except Exception as error:
-                record_error("digest", error)
-            return original(*args, **kwargs)
+                if not self._is_on() or self._is_nested():
+                    return original(*args, **kwargs)
+                try:
+                    self._begin_backward(args[0] if args else kwargs.get("tensors"))
+                except Exception as error:
+                    record_error("digest", error)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
 
         return backward
 
@@ -210,13 +221,17 @@ class StepDigests:
 
         @functools.wraps(closure)
         def digested(*inner: Any, **named: Any) -> Any:
-            result = closure(*inner, **named)
-            if self._is_on():
-                try:
-                    self._digest_gradients(scope, optimizer)
-                except Exception as error:
-                    record_error("digest", error)
-            return result
+            try:
+                result = closure(*inner, **named)
+                if self._is_on():
+                    try:
+                        self._digest_gradients(scope, optimizer)
+                    except Exception as error:
+                        record_error("digest", error)
+                return result
+            except BaseException as error:
+                strip(error)
+                raise
 
         return put(digested)
 
@@ -246,15 +261,19 @@ class StepDigests:
 
         @functools.wraps(original)
         def step(self_: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            tracker = trackers.t
-            before = tracker.stepped
-            result = original(self_, optimizer, *args, **kwargs)
             try:
-                if self._is_on() and tracker.stepped == before and self_.is_enabled():
-                    self._skipped(tracker, optimizer)
-            except Exception as error:
-                record_error("digest", error)
-            return result
+                tracker = trackers.t
+                before = tracker.stepped
+                result = original(self_, optimizer, *args, **kwargs)
+                try:
+                    if self._is_on() and tracker.stepped == before and self_.is_enabled():
+                        self._skipped(tracker, optimizer)
+                except Exception as error:
+                    record_error("digest", error)
+                return result
+            except BaseException as error:
+                strip(error)
+                raise
 
         return step
 

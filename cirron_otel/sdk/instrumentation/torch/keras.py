@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ...tracing.state import state
 from ..patches import Patches
 from .kinds import LOAD, OPTIMIZER
@@ -33,17 +34,21 @@ class KerasOptimizers:
 
         @functools.wraps(original)
         def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-            tracker = trackers.t
-            phase = begin(tracker, self) if state.recording else None
-            if phase is None:
-                return original(self, *args, **kwargs)
             try:
-                result = original(self, *args, **kwargs)
+                tracker = trackers.t
+                phase = begin(tracker, self) if state.recording else None
+                if phase is None:
+                    return original(self, *args, **kwargs)
+                try:
+                    result = original(self, *args, **kwargs)
+                except BaseException as error:
+                    end(tracker, phase, error)
+                    raise
+                end(tracker, phase)
+                return result
             except BaseException as error:
-                end(tracker, phase, error)
+                strip(error)
                 raise
-            end(tracker, phase)
-            return result
 
         patches.replace(module.BaseOptimizer, "apply", apply)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ...tracing.hidden_frames import strip
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
@@ -36,34 +37,38 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
     """Return a `__next__` that records `original`."""
 
     def __next__(self: Any) -> Any:  # noqa: N807
-        tracker = trackers.t
-        if tracker.is_plain and not tracker.inside:
-            try:
-                loop = tracker.loop
-                if loop is not None and loop.expected is None:
-                    has_step = _get() is tracker.context  # the framework has begun the step
-                else:
-                    has_step = tracker.steps.turn_over(self)
-            except BaseException as error:
-                has_step = False
-                tracker.failed(error)
-            load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
-            if load is not None:
+        try:
+            tracker = trackers.t
+            if tracker.is_plain and not tracker.inside:
                 try:
-                    batch = original(self)
+                    loop = tracker.loop
+                    if loop is not None and loop.expected is None:
+                        has_step = _get() is tracker.context  # the framework has begun the step
+                    else:
+                        has_step = tracker.steps.turn_over(self)
                 except BaseException as error:
-                    fail(tracker, self, load, error)
-                    raise
-                tracker.was_forward = False
-                tracker.exit_plain(load, LOAD)
-                return batch
-        if tracker.has_failed:
-            start_over(tracker)
-        if tracker.is_ahead and tracker.inside == LOAD:
-            return original(self)  # the fetch is part of the open `data_load`
-        if _is_none(tracker):
-            return original(self)
-        return fetch(tracker, self, original)
+                    has_step = False
+                    tracker.failed(error)
+                load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
+                if load is not None:
+                    try:
+                        batch = original(self)
+                    except BaseException as error:
+                        fail(tracker, self, load, error)
+                        raise
+                    tracker.was_forward = False
+                    tracker.exit_plain(load, LOAD)
+                    return batch
+            if tracker.has_failed:
+                start_over(tracker)
+            if tracker.is_ahead and tracker.inside == LOAD:
+                return original(self)  # the fetch is part of the open `data_load`
+            if _is_none(tracker):
+                return original(self)
+            return fetch(tracker, self, original)
+        except BaseException as error:
+            strip(error)
+            raise
 
     return __next__
 
@@ -78,8 +83,12 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
     original = dataloader._BaseDataLoaderIter.__init__
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
-        tell()
-        original(self, *args, **named)
+        try:
+            tell()
+            original(self, *args, **named)
+        except BaseException as error:
+            strip(error)
+            raise
 
     patches.replace(dataloader._BaseDataLoaderIter, "__init__", __init__)
 
@@ -158,7 +167,11 @@ class Ahead(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch."""
-        return self._recorded(self)
+        try:
+            return self._recorded(self)
+        except BaseException as error:
+            strip(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner generator, such as `close`."""
@@ -200,7 +213,11 @@ class Accelerate:
         recorded = recorded_next(self._trackers, inner_next(self._trackers))
 
         def __iter__(self: Any) -> Any:  # noqa: N807
-            return Ahead(recorded, original(self))
+            try:
+                return Ahead(recorded, original(self))
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "__iter__", __iter__)
 
@@ -224,7 +241,11 @@ class RayTrain:
         recorded = recorded_next(trackers, inner_next(trackers))
 
         def __iter__(self: Any) -> Any:  # noqa: N807
-            return Ahead(recorded, _fetch_first(trackers.t, partial(original, self)))
+            try:
+                return Ahead(recorded, _fetch_first(trackers.t, partial(original, self)))
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "__iter__", __iter__)
 

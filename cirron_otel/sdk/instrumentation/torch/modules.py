@@ -18,6 +18,7 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.clock import now
+from ...tracing.hidden_frames import in_place_of, strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
@@ -66,30 +67,38 @@ class Modules:
                 self._patches.replace(module, _ORIGINAL, finder)
         self._gate.is_open = True
 
-    def _finder(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _finder(self, original: Any) -> Callable[..., Any]:
         """Return the replacement of `original`, which is `Module.__call__`."""
         gate = self._gate
         is_compiling = self._torch.compiler.is_dynamo_compiling
         is_copied = _is_copied(original)
         outermost = self._method(self._base, "__call__", original, is_copied=is_copied)
-        if is_copied:
+        if not is_copied:
 
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                if gate.is_open and not is_compiling():
-                    return outermost(self, *args, **kwargs)
-                # The body of torch's function, which saves a call in each layer of a model.
+            def outer(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if is_compiling():
+                    return original(self, *args, **kwargs)
+                try:
+                    return (outermost if gate.is_open else original)(self, *args, **kwargs)
+                except BaseException as error:
+                    strip(error)
+                    raise
+
+            return _named_as(outer, "__call__", original)
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if gate.is_open and not is_compiling():
                 if self._compiled_call_impl is not None:
-                    return self._compiled_call_impl(*args, **kwargs)
-                return self._call_impl(*args, **kwargs)
-
-        else:
-
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                if gate.is_open and not is_compiling():
                     return outermost(self, *args, **kwargs)
-                return original(self, *args, **kwargs)
+                return outermost(self, *args, **kwargs)
+            # The body of torch's function, which saves a call in each layer of a model.
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)
 
-        return _named_as(__call__, "__call__", original)
+        # The calls with and without compiled code are on two lines of torch's function.
+        located = in_place_of(__call__, original, (0, 1, 0, 1))
+        return _named_as(located, "__call__", original)
 
     # --- the replaced methods -------------------------------------------------------------------
 
@@ -112,50 +121,60 @@ class Modules:
         is_compiling = self._torch.compiler.is_dynamo_compiling
         known_of = self._known.get
         call = _inherited(owner, name) if defined is None else defined
+        if is_copied:
+            call = _wrapped_call_impl  # the frame of torch's function is the one around this
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return call(self, *args, **kwargs)
-            tracker = trackers.t
-            inside = tracker.inside
-            is_plain = tracker.is_plain and inside == tracker.base
-            known = known_of(id(self)) if is_plain else None
-            if known is not None and known.is_usual and (tracker.was_forward or not known.is_loss):
-                kind = known.kind
-                phase = tracker.enter_plain(kind, known.name, known.attrs)
-            elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
-                return call(self, *args, **kwargs)
-            else:
-                entered = enter(tracker, self, (args, kwargs))
-                if entered is None:
-                    return call(self, *args, **kwargs)
-                phase, kind = entered
-            gate.is_open = gate.is_shared or kind == AHEAD
-            if phase is None:
-                tracker.inside = inside | kind
-                try:
-                    return call(self, *args, **kwargs)
-                finally:
-                    tracker.inside = inside
-                    tracker.partial_until = now()
-                    gate.is_open = True
             try:
-                if is_copied and self._compiled_call_impl is None:
-                    # Saves a call on the most frequent path.
-                    result = self._call_impl(*args, **kwargs)
+                tracker = trackers.t
+                inside = tracker.inside
+                is_plain = tracker.is_plain and inside == tracker.base
+                known = known_of(id(self)) if is_plain else None
+                if (
+                    known is not None
+                    and known.is_usual
+                    and (tracker.was_forward or not known.is_loss)
+                ):
+                    kind = known.kind
+                    phase = tracker.enter_plain(kind, known.name, known.attrs)
+                elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
+                    return call(self, *args, **kwargs)
                 else:
-                    result = call(self, *args, **kwargs)
-            except BaseException as error:
+                    entered = enter(tracker, self, (args, kwargs))
+                    if entered is None:
+                        return call(self, *args, **kwargs)
+                    phase, kind = entered
+                gate.is_open = gate.is_shared or kind == AHEAD
+                if phase is None:
+                    tracker.inside = inside | kind
+                    try:
+                        return call(self, *args, **kwargs)
+                    finally:
+                        tracker.inside = inside
+                        tracker.partial_until = now()
+                        gate.is_open = True
+                try:
+                    if is_copied and self._compiled_call_impl is None:
+                        # Saves a call on the most frequent path.
+                        result = self._call_impl(*args, **kwargs)
+                    else:
+                        result = call(self, *args, **kwargs)
+                except BaseException as error:
+                    gate.is_open = True
+                    tracker.exit(phase, kind, error)
+                    raise
                 gate.is_open = True
-                tracker.exit(phase, kind, error)
+                if kind == FORWARD:
+                    tracker.was_forward = True
+                    if tracker.iteration is not None:
+                        tracker.iteration.called = True
+                tracker.exit_plain(phase, kind)
+                return result
+            except BaseException as error:
+                strip(error)
                 raise
-            gate.is_open = True
-            if kind == FORWARD:
-                tracker.was_forward = True
-                if tracker.iteration is not None:
-                    tracker.iteration.called = True
-            tracker.exit_plain(phase, kind)
-            return result
 
         return _named_as(method, name, defined)
 

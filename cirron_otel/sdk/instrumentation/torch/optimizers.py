@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ...tracing.state import state
 from ..iteration import MANY
 from ..patches import Patches
@@ -87,10 +88,14 @@ class OptimizerConstruction:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
-                torch_state.optimizer_made(self)
-            except Exception as error:
-                record_error("torch", error)
-            original(self, *args, **kwargs)
+                try:
+                    torch_state.optimizer_made(self)
+                except Exception as error:
+                    record_error("torch", error)
+                original(self, *args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(Optimizer, "__init__", __init__)
 
@@ -226,15 +231,19 @@ class Scaler:
         trackers, original = self._trackers, GradScaler.step
 
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            tracker = trackers.t
-            before = tracker.stepped
-            result = original(self, optimizer, *args, **kwargs)
-            if state.recording and self.is_enabled():
-                if tracker.stepped == before:
-                    skip(tracker, optimizer)
-                else:
-                    check_fused_step(tracker, self, optimizer)
-            return result
+            try:
+                tracker = trackers.t
+                before = tracker.stepped
+                result = original(self, optimizer, *args, **kwargs)
+                if state.recording and self.is_enabled():
+                    if tracker.stepped == before:
+                        skip(tracker, optimizer)
+                    else:
+                        check_fused_step(tracker, self, optimizer)
+                return result
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(GradScaler, "step", step)
 

@@ -15,6 +15,7 @@ from typing import Any
 from ...session.errors import record_error
 from ...tracing.buffers import local
 from ...tracing.clock import now
+from ...tracing.hidden_frames import as_caller, strip
 from ...tracing.phase import Phase
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
@@ -67,24 +68,32 @@ class Transfers:
         is_overridden = torch.overrides.has_torch_function_unary
         is_named = name in kinds
 
+        invoke = as_caller(original)
+
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not state.recording or is_overridden(self):
-                return original(self, *args, **kwargs)
-            tracker = trackers.t
-            if tracker.inside & NO_TRANSFER:
-                return original(self, *args, **kwargs)
-            size = _size(self, args, kwargs, kinds, is_named=is_named)
-            copies = None if size is None else _begin(tracker, size)
-            if copies is None:
+            if is_compiling():
                 return original(self, *args, **kwargs)
             try:
-                result = original(self, *args, **kwargs)
+                if not state.recording or is_overridden(self):
+                    return invoke(self, *args, **kwargs)
+                tracker = trackers.t
+                if tracker.inside & NO_TRANSFER:
+                    return invoke(self, *args, **kwargs)
+                size = _size(self, args, kwargs, kinds, is_named=is_named)
+                copies = None if size is None else _begin(tracker, size)
+                if copies is None:
+                    return invoke(self, *args, **kwargs)
+                try:
+                    result = invoke(self, *args, **kwargs)
+                except BaseException as error:
+                    copies.copied(error)
+                    raise
+                copies.copied()
+                _follow(tracker, self, result)
+                return result
             except BaseException as error:
-                copies.copied(error)
+                strip(error)
                 raise
-            copies.copied()
-            _follow(tracker, self, result)
-            return result
 
         return copy
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import as_caller, strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import state
 from ..patches import Patches
@@ -39,33 +40,39 @@ class ScopeWrapper:
         """Return `original`, wrapped. A call inside a phase is part of that phase."""
         trackers, is_compiling, name = self._trackers, self._is_compiling, NAMES[kind]
 
+        invoke = as_caller(original)
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
-            tracker = trackers.t
-            inside = tracker.inside
-            is_plain = tracker.is_plain and inside == tracker.base
-            if inside and not is_plain and not _is_free(tracker, inside):
-                return original(*args, **kwargs)
-            attrs = _attributes_of(attributes, args, kwargs)
-            if attrs is None:
-                return original(*args, **kwargs)
-            if is_plain:
-                phase = tracker.enter_plain(kind, name, attrs)
-            else:
-                phase = tracker.enter(kind, attrs) if state.recording else None
-            if phase is None:
-                return original(*args, **kwargs)
             try:
-                result = original(*args, **kwargs)
+                tracker = trackers.t
+                inside = tracker.inside
+                is_plain = tracker.is_plain and inside == tracker.base
+                if inside and not is_plain and not _is_free(tracker, inside):
+                    return invoke(*args, **kwargs)
+                attrs = _attributes_of(attributes, args, kwargs)
+                if attrs is None:
+                    return invoke(*args, **kwargs)
+                if is_plain:
+                    phase = tracker.enter_plain(kind, name, attrs)
+                else:
+                    phase = tracker.enter(kind, attrs) if state.recording else None
+                if phase is None:
+                    return invoke(*args, **kwargs)
+                try:
+                    result = invoke(*args, **kwargs)
+                except BaseException as error:
+                    tracker.exit(phase, kind, error)
+                    raise
+                if ended is not None:
+                    _add(ended, attrs, args, kwargs)
+                tracker.exit_plain(phase, kind)
+                return result
             except BaseException as error:
-                tracker.exit(phase, kind, error)
+                strip(error)
                 raise
-            if ended is not None:
-                _add(ended, attrs, args, kwargs)
-            tracker.exit_plain(phase, kind)
-            return result
 
         return call
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import hidden, strip
 from ...tracing.scope import Scope
 from ..patches import Patches
 
@@ -70,14 +71,19 @@ class WorkerLoop:
         """Pickle for a spawned process, which looks up the original loop by name."""
         return spawned, (self._module, self._at, self._opening())
 
+    @hidden
     def __call__(self, *args: Any) -> None:
         """Run torch's loop in a session."""
-        original = self._original or getattr(importlib.import_module(self._module), NAME)
-        end = self._begin(args)
         try:
-            original(*args)
-        finally:
-            end()
+            original = self._original or getattr(importlib.import_module(self._module), NAME)
+            end = self._begin(args)
+            try:
+                original(*args)
+            finally:
+                end()
+        except BaseException as error:
+            strip(error)
+            raise
 
     def _begin(self, args: tuple[Any, ...]) -> End:
         try:
@@ -115,29 +121,34 @@ class Fetches:
         self._worker = worker
         self._count = 0
 
+    @hidden
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that fetches a batch in a scope."""
 
         def fetch(fetcher: Any, index: Any) -> Any:
-            collate_fn = fetcher.collate_fn
-            scope = Scope(FETCH, self._count, worker=self._worker)
-            self._count += 1
-            scope.__enter__()
             try:
-                fetcher.collate_fn = Scope(COLLATE)(collate_fn)
-                batch = original(fetcher, index)
-            except StopIteration:
-                self._count -= 1
-                scope.drop()  # the dataset was exhausted
+                collate_fn = fetcher.collate_fn
+                scope = Scope(FETCH, self._count, worker=self._worker)
+                self._count += 1
+                scope.__enter__()
+                try:
+                    fetcher.collate_fn = Scope(COLLATE)(collate_fn)
+                    batch = original(fetcher, index)
+                except StopIteration:
+                    self._count -= 1
+                    scope.drop()  # the dataset was exhausted
+                    scope.__exit__(None, None, None)
+                    raise
+                except BaseException as error:
+                    scope.__exit__(type(error), error, error.__traceback__)
+                    raise
+                finally:
+                    fetcher.collate_fn = collate_fn
                 scope.__exit__(None, None, None)
-                raise
+                return batch
             except BaseException as error:
-                scope.__exit__(type(error), error, error.__traceback__)
+                strip(error)
                 raise
-            finally:
-                fetcher.collate_fn = collate_fn
-            scope.__exit__(None, None, None)
-            return batch
 
         return fetch
 

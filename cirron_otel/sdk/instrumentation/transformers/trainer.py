@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ...tracing.step_places import GLOBAL_STEP
 from ..logged_values import passing_on
 from ..loop_scopes import EVALUATION
@@ -165,16 +166,20 @@ def skipped(original: Any) -> Any:
 
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
         """Skip the first batches of a loader, and begin the epoch's steps after them."""
-        loop = own_loop()
         try:
-            if loop is not None and loop.is_in_epoch and num_batches:
-                accumulation = loop.trainers[0].args.gradient_accumulation_steps
-                loop.expect_step(num_batches // max(accumulation, 1))
-                if loop.epoch is not None:
-                    loop.epoch.set_attribute("skipped_batches", num_batches)
-        except Exception as error:
-            record_error(NAME, error)
-        return original(dataloader, num_batches)
+            loop = own_loop()
+            try:
+                if loop is not None and loop.is_in_epoch and num_batches:
+                    accumulation = loop.trainers[0].args.gradient_accumulation_steps
+                    loop.expect_step(num_batches // max(accumulation, 1))
+                    if loop.epoch is not None:
+                        loop.epoch.set_attribute("skipped_batches", num_batches)
+            except Exception as error:
+                record_error(NAME, error)
+            return original(dataloader, num_batches)
+        except BaseException as error:
+            strip(error)
+            raise
 
     return skip_first_batches
 
@@ -190,29 +195,33 @@ def events(original: Any) -> Any:
 
     @functools.wraps(original)
     def call_event(self: Any, *args: Any, **kwargs: Any) -> Any:
-        actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
-        if actions is None:
-            return original(self, *args, **kwargs)
-        loop = own_loop()
-        if loop is None or (self is not loop.handler and not loop.is_own_handler(self)):
-            return original(self, *args, **kwargs)
-        before, after = actions
-        if before is not None:
-            try:
-                before(loop, args[2], kwargs)
-            except Exception as error:
-                record_error(NAME, error)
-        if kwargs and "logs" in kwargs:
-            with passing_on(kwargs["logs"]):
+        try:
+            actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
+            if actions is None:
+                return original(self, *args, **kwargs)
+            loop = own_loop()
+            if loop is None or (self is not loop.handler and not loop.is_own_handler(self)):
+                return original(self, *args, **kwargs)
+            before, after = actions
+            if before is not None:
+                try:
+                    before(loop, args[2], kwargs)
+                except Exception as error:
+                    record_error(NAME, error)
+            if kwargs and "logs" in kwargs:
+                with passing_on(kwargs["logs"]):
+                    result = original(self, *args, **kwargs)
+            else:
                 result = original(self, *args, **kwargs)
-        else:
-            result = original(self, *args, **kwargs)
-        if after is not None:
-            try:
-                after(loop, args[2], kwargs)
-            except Exception as error:
-                record_error(NAME, error)
-        return result
+            if after is not None:
+                try:
+                    after(loop, args[2], kwargs)
+                except Exception as error:
+                    record_error(NAME, error)
+            return result
+        except BaseException as error:
+            strip(error)
+            raise
 
     return call_event
 

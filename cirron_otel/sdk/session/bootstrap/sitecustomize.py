@@ -55,11 +55,25 @@ def _tell_when_loaded(loader, finder):
 
     def exec_module(module):
         loader.__dict__.pop("exec_module", None)
-        execute(module)
+        try:
+            execute(module)
+        except BaseException as error:
+            trace = error.__traceback__
+            if trace is not None:
+                error.__traceback__ = trace.tb_next  # without this frame
+            raise
         # The module is complete; importlib sets this flag only a moment later.
         module.__spec__._initializing = False
         _met(module.__name__, finder)
 
+    try:
+        # Warnings skip the frames of the import system, as cirron_otel.sdk.tracing.hidden_frames
+        # explains.
+        exec_module.__code__ = exec_module.__code__.replace(
+            co_filename=__file__ + " (importlib._bootstrap)"
+        )
+    except AttributeError:
+        pass  # before Python 3.8
     try:
         loader.exec_module = exec_module
     except AttributeError:
