@@ -55,12 +55,7 @@ class Gradients:
     def are_an_optimizers(self) -> bool:
         """Return whether an optimizer of `torch.optim` contains the parameter."""
         parameter = None if self._reference is None else self._reference()
-        return any(
-            each is parameter
-            for optimizer in self._torch_state.living_optimizers()
-            for group in optimizer.param_groups
-            for each in group["params"]
-        )
+        return parameter is not None and self._torch_state.is_optimized(parameter)
 
     def forget(self) -> None:
         """Start over: after an optimizer step, the next backward pass is the first one."""

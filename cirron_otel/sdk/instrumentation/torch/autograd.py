@@ -113,6 +113,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
     try:
         if kind == BACKWARD and tracker.iteration is None:
             tracker.loaderless.gradients.backward_begins()
+            tracker.loaderless.backward_begins()
         if tracker.inside & PARTIAL:
             end_partial_forward(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:

@@ -154,6 +154,8 @@ class Modules:
                 tracker.was_forward = True
                 if tracker.iteration is not None:
                     tracker.iteration.called = True
+                else:
+                    tracker.loaderless.returned(result)
             tracker.exit_plain(phase, kind)
             return result
 
@@ -232,13 +234,15 @@ class Modules:
     ) -> None:
         """Record which model is trained or evaluated while no loader drives steps."""
         torch_state = self._torch_state
-        loaderless.evaluates = False
+        trained = None if torch_state.parameter is None else torch_state.parameter()
+        loaderless.evaluates = not module.training and (
+            known.is_usual
+            or (bool(torch_state.trained) and known.has_parameter(trained))
+            or torch_state.is_to_be_trained(known)
+        )
         if not torch_state.is_grad_enabled():
-            trained = None if torch_state.parameter is None else torch_state.parameter()
-            loaderless.evaluates = not module.training and (
-                known.is_usual or (bool(torch_state.trained) and known.has_parameter(trained))
-            )
-        elif loaderless.model is not known.attrs and known.parameter is not None:
+            return
+        if loaderless.model is not known.attrs and known.parameter is not None:
             loaderless.model, torch_state.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
@@ -296,7 +300,7 @@ class KnownModule:
     """A module that was called."""
 
     __slots__ = ("attrs", "is_ahead", "is_loss", "is_metric", "is_proven", "is_usual", "kind",
-                 "name", "parameter", "reference")  # fmt: skip
+                 "name", "parameter", "reference", "without_optimizer")  # fmt: skip
 
     def __init__(self, reference: Any, kind: int, attrs: dict[str, Any], is_metric: bool) -> None:
         self.reference, self.kind, self.attrs = reference, kind, attrs
@@ -310,6 +314,8 @@ class KnownModule:
         if it is known to be a loss."""
         self.parameter: Any = None
         """A weak reference to a trained parameter of the model."""
+        self.without_optimizer: Any = None
+        """The number of optimizers when none of them trained the model."""
 
     def has_parameter(self, parameter: Any) -> bool:
         """Return whether `parameter` is the model's first trained parameter."""
