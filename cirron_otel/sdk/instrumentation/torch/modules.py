@@ -196,9 +196,9 @@ class Modules:
                     known.is_usual = True
                     self._torch_state.trained.add(module)
                     self._torch_state.parameter = known.parameter or self._torch_state.parameter
+                tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
                     self._outside_of_steps(tracker.loaderless, known, module)
-                tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             record_error("torch", error)

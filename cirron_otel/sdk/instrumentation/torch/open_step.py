@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..iteration import Iteration
     from ..training_loop import TrainingLoop
     from .one_pass import Pass
+    from .own_iteration import OwnPass
     from .torch_state import TorchState
 
 
@@ -91,6 +92,7 @@ class OpenStep:
         "iteration",
         "loop",
         "outside",
+        "own_pass",
         "parent",
         "step",
         "stepped",
@@ -140,6 +142,8 @@ class OpenStep:
         """An open group of copies to a device (`transfers.Copies`)."""
         self.is_ahead = False
         """Whether an iterator that fetches ahead reads its loader."""
+        self.own_pass: OwnPass | None = None
+        """The generator of a loader (`own_iteration`) that fetches a batch now."""
         self.has_failed = False
         """Whether a hook has raised, so that the next fetch starts over."""
 

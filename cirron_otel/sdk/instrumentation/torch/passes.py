@@ -248,10 +248,18 @@ class Passes(OpenPasses):
 
     # --- deciding -------------------------------------------------------------------------------
 
+    def begins_phase(self) -> None:
+        """End an exhausted pass, none of whose batches can be used any more."""
+        training = self.training
+        if training is not None and training.over and self.prefetching.is_gone(training):
+            self.end_training()
+
     def called(self, module: Any, arguments: Any = None) -> None:
         """Handle a call to a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
+        if self.training is not None and self.training.over:
+            self.begins_phase()
         loader_pass = self.evaluation or self.training
         if (
             loader_pass is None
@@ -288,6 +296,8 @@ class Passes(OpenPasses):
             if not evaluation.is_firm:
                 self._reclassifier.turn_into_training(evaluation)
             return
+        if self.training is not None and self.training.over:
+            self.begins_phase()
         if self.training is not None and (self.training.other or self.training.first_batch):
             self.interleaved.training_begins(self.training)
         if self.training is not None and self.training.unused is not None:
@@ -319,6 +329,16 @@ class Passes(OpenPasses):
                 self.end_training(at)
         elif training is not None:
             self.interleaved.exhausted(training, iterator, now())
+
+    def own_pass_ended(self, own_pass: Any) -> None:
+        """End the pass of a loader's generator, whose iterator may not be exhausted."""
+        for loader_pass in (self.evaluation, self.training):
+            if loader_pass is not None and loader_pass.iterator() is own_pass:
+                loader_pass.fetches += 1
+                self.exhausted(own_pass)
+                return
+        if self.training is not None and self.training.driver() is own_pass:
+            self.exhausted(own_pass)
 
     def end_dead(self, dead: Any) -> None:
         """End the pass of a freed iterator, whose loop was left by `break` or an exception."""
@@ -363,6 +383,8 @@ class Passes(OpenPasses):
             evaluation.undo()
             self.numbers.evaluations -= 1
         else:
+            if not evaluation.was_forward and not evaluation.is_firm:
+                self._reclassifier.turn_into_unused(evaluation)
             evaluation.decide()
             evaluation.close(at, self._tracker.torch_state.epoch_ended, left)
             training = self.training
@@ -403,7 +425,8 @@ class Passes(OpenPasses):
                 self._end_evaluation(at, left)
                 return
         if training.unused is not None and not training.unused.was_used:
-            self.prefetching.give_up(training)  # the batches were fetched but never used
+            self.prefetching.give_up(training)
+            self._reclassifier.turn_into_unused(training)
         iteration = tracker.iteration
         if iteration is not None and tracker.accumulating is not None:
             iteration.waits_for_batch(tracker.accumulating)

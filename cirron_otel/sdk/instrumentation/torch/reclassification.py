@@ -1,4 +1,4 @@
-"""Change the classification of a pass: an epoch becomes an evaluation, or the reverse.
+"""Change the classification of a pass: epoch, evaluation, or a pass without a use.
 
 docs/torch.md, "Passes", defines the rules.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...tracing.state import CONTEXT
 from ..iteration import opened_manually
-from .kinds import EPOCHS
+from .kinds import EPOCHS, UNUSED
 from .one_pass import Pass
 
 if TYPE_CHECKING:
@@ -51,6 +51,21 @@ class Reclassifier:
             iteration.step._start = min(iteration.step._start, phase._start)
             phase.move(iteration.step)
             iteration.add(phase)
+
+    def turn_into_unused(self, loader_pass: Pass) -> None:
+        """Decide at the end of a pass that it is neither an epoch nor an evaluation.
+
+        None of its batches was used: it computed statistics of the data, or put them elsewhere.
+        """
+        scope = loader_pass.scope
+        if scope is None or loader_pass.is_manual:
+            return
+        if loader_pass.is_training:
+            self._passes.numbers.epochs -= 1
+        else:
+            self._passes.numbers.evaluations -= 1
+        loader_pass.is_training = False
+        scope._name, scope._index = UNUSED, None
 
     def decide_training(self, training: Pass) -> None:
         """Decide at the end of the first batch whether a training pass is really an evaluation.

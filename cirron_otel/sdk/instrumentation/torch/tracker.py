@@ -212,6 +212,9 @@ class Tracker(OpenStep):
             if not state.recording:
                 return None
             context = _get()
+        if self.passes.training is not None and self.passes.training.over:
+            self.passes.begins_phase()
+            context = _get()
         current: Any = context.get(SCOPE_KEY) or state.session
         name = NAMES[kind & PLAIN]
         has_other = context.get(SPAN_KEY) is not current

@@ -5,16 +5,18 @@ They are no rows of the comparison with other tools in docs/torch-conformance.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from .judging import faults
 from .loops import Loop, Run, parts
+from .loops.parts import Training
 from .tools import Ours, Untraced, run
 from .trees import read
 
@@ -226,6 +228,331 @@ def zero_grad_before_accumulating(ci: Any) -> Any:
         for _ in range(2):
             model(torch.ones(2, parts.INPUTS)).sum().backward()
         optimizer.step()
+
+
+# --- passes whose batches are not used ------------------------------------------------------------
+
+
+@loop("""
+cirron.session
+  loader_pass
+    data_load x3
+  loader_pass
+    data_load x2
+  step[0]
+    zero_grad
+    forward
+    loss
+    backward
+    optimizer_step
+  eval[0]
+    forward
+    loss
+  step[1]
+    zero_grad
+    forward
+    loss
+    backward
+    optimizer_step
+  eval[1]
+    forward
+    loss
+""")
+def data_in_one_tensor(ci: Any) -> Any:
+    """Loaders only fill tensors; the training that follows has no loader."""
+    training = Training()
+    train, held_out = (
+        [torch.cat(parts_of) for parts_of in zip(*parts.loader(count), strict=True)]
+        for count in (6, 4)
+    )
+    for _ in range(2):
+        training.model.train()
+        training.step(train)
+        training.model.eval()
+        with torch.no_grad():
+            training.evaluate([held_out])
+    return training.losses
+
+
+@loop("""
+cirron.session
+  loader_pass
+    data_load x3
+  step[0-3]
+    zero_grad
+    forward
+    loss
+    backward
+    optimizer_step
+""")
+def statistics_in_a_generator(ci: Any) -> Any:
+    """A generator expression reads the loader; its last batch dies with it."""
+    training = Training()
+    mean = sum(x.sum().item() for x, _ in parts.loader())
+    for _ in range(4):
+        training.step((torch.ones(2, parts.INPUTS) + mean, torch.ones(2, 1)))
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  loader_pass
+    data_load x2
+  epoch[1]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  loader_pass
+    data_load x3
+""")
+def loader_timed_between_epochs(ci: Any) -> Any:
+    """Two batches are fetched to measure the loader, and all labels are read in evaluation mode."""
+    training = Training()
+    loader = parts.loader()
+    labels = []
+    for epoch in range(2):
+        for batch in loader:
+            training.step(batch)
+        if epoch == 0:
+            for number, _ in enumerate(loader):
+                if number == 1:
+                    break
+    training.model.eval()
+    for _, y in loader:
+        labels += y.flatten().tolist()
+    return training.losses, labels
+
+
+@loop("""
+cirron.session
+  loader_pass
+    data_load x3
+  loader_pass
+    data_load x2
+  step[0-2]
+    zero_grad
+    forward
+    loss
+    backward
+    optimizer_step
+  eval[0]
+    forward
+    loss
+    forward
+    loss
+  step[3-5]
+    zero_grad
+    forward
+    loss
+    backward
+    optimizer_step
+  eval[1]
+    forward
+    loss
+    forward
+    loss
+""")
+def batches_of_two_loaders_in_lists(ci: Any) -> Any:
+    """The batches of both loaders are kept; a batch that is used later is no fetch's batch."""
+    training = Training()
+    train, held_out = list(parts.loader()), list(parts.loader(4))
+    for _ in range(2):
+        training.model.train()
+        for batch in train:
+            training.step(batch)
+        training.model.eval()
+        with torch.no_grad():
+            training.evaluate(held_out)
+    return training.losses
+
+
+# --- loaders with their own `__iter__` ------------------------------------------------------------
+
+
+class Repeating:
+    """A sampler that begins again for ever."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+class Endless(DataLoader[Any]):
+    """A loader that keeps one iterator, and counts the batches of an epoch itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.count = len(self.batch_sampler)
+        object.__setattr__(self, "batch_sampler", Repeating(self.batch_sampler))
+        self.kept: Any = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Any:
+        if self.kept is None:
+            self.kept = super().__iter__()
+        for _ in range(self.count):
+            yield next(self.kept)
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load
+    forward
+    loss
+    data_load
+    forward
+    loss
+  epoch[1]
+    step[0-1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[1]
+    data_load
+    forward
+    loss
+    data_load
+    forward
+    loss
+""")
+def endless_loaders(ci: Any) -> Any:
+    """Both loaders never end; the second epoch is left by a break."""
+    training = Training()
+    train, held_out = Endless(parts.points(6), 2), Endless(parts.points(4), 2)
+    for epoch in range(2):
+        training.model.train()
+        for number, batch in enumerate(train):
+            training.step(batch)
+            if epoch == number == 1:
+                break
+        training.model.eval()
+        with torch.no_grad():
+            training.evaluate(held_out)
+    return training.losses
+
+
+class Doubling(DataLoader[Any]):
+    """A loader that changes the batches of a usual iterator."""
+
+    def __iter__(self) -> Any:
+        for x, y in super().__iter__():
+            yield 2 * x, y
+
+
+@loop("""
+cirron.session
+  epoch[0-1]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def loader_that_changes_batches(ci: Any) -> Any:
+    """A generator as `__iter__` that reads a new iterator in each epoch."""
+    training = Training()
+    for _ in range(2):
+        for batch in Doubling(parts.points(6), 2):
+            training.step(batch)
+    return training.losses
+
+
+class Cycling(DataLoader[Any]):
+    """A loader that begins again for ever, with a new iterator each time."""
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from super().__iter__()
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  epoch[1]
+    step[0-1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def loader_that_cycles(ci: Any) -> Any:
+    """Each iterator that a generator exhausts is an epoch."""
+    training = Training()
+    for number, batch in enumerate(Cycling(parts.points(6), 2)):
+        training.step(batch)
+        if number == 4:
+            break
+    return training.losses
+
+
+# --- classes that are defined after the hooks are installed ---------------------------------------
+
+
+@loop("""
+cirron.session
+  step[0-1]
+    zero_grad
+    forward
+    backward
+    optimizer_step
+    scheduler_step{scheduler=Halving}
+""")
+def scheduler_of_a_later_class(ci: Any) -> Any:
+    """A scheduler that calls nothing of torch's schedulers in its `step`."""
+
+    class Halving(torch.optim.lr_scheduler.LRScheduler):
+        def step(self, epoch: int | None = None) -> None:
+            self._step_count = getattr(self, "_step_count", 0) + 1
+            for group in self.optimizer.param_groups:
+                group["lr"] /= 2
+
+    model = parts.network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = Halving(optimizer)
+    for _ in range(2):
+        _gradient_step(model, optimizer)
+        scheduler.step()
+    return optimizer.param_groups[0]["lr"]
 
 
 @pytest.mark.parametrize("case", LOOPS, ids=lambda case: case.name)
