@@ -77,15 +77,17 @@ class Patches:
     def wrap_in_subclasses(self, base: Any, name: str, wrapped: Callable[[Any], Any]) -> None:
         """Replace the method `name` in each subclass of `base` that defines it, as `wrap_own` does.
 
-        `wrapped` returns the replacement of an original, with the original as `__wrapped__`.
+        `wrapped` returns the replacement of an original, with the original as `__wrapped__`, or
+        None if the original stays.
         Subclasses that are defined later are included, if their `__init_subclass__` calls that of
         `base`.
         """
 
         def adopt(owner: type) -> None:
             original = vars(owner).get(name)
-            if isinstance(original, FunctionType):
-                self._replace_own(owner, name, wrapped(original))
+            replacement = wrapped(original) if isinstance(original, FunctionType) else None
+            if replacement is not None:
+                self._replace_own(owner, name, replacement)
 
         def __init_subclass__(cls: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             super(base, cls).__init_subclass__(*args, **kwargs)

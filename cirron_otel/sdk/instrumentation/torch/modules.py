@@ -14,6 +14,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ...session.errors import record_error
@@ -50,6 +51,8 @@ class Modules:
         self._known = _Models()
         """The modules that were called, by their ids."""
         self._classes: set[tuple[type, str]] = set()
+        self._own_calls: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The replacements of `__call__` in classes that do not call the inherited one."""
         self._gate = torch_state.gate
 
     def __reduce__(self) -> Any:
@@ -64,7 +67,25 @@ class Modules:
             module = sys.modules.get(name)
             if getattr(module, _ORIGINAL, None) is original:
                 self._patches.replace(module, _ORIGINAL, finder)
+        self._patches.wrap_in_subclasses(self._base, "__call__", self._wrapped_call)
         self._gate.is_open = True
+
+    def _wrapped_call(self, original: FunctionType) -> Any:
+        """Return the replacement of a class's own `__call__` that calls no inherited one."""
+        code, module = original.__code__, original.__module__
+        if {"super", "__call__"} <= set(code.co_names) or module.partition(".")[0] == "torch":
+            return None
+        gate, is_compiling = self._gate, self._torch.compiler.is_dynamo_compiling
+        outermost = self._method(self._base, "__call__", original)
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if is_compiling() or not gate.is_open:
+                return original(self, *args, **kwargs)
+            return outermost(self, *args, **kwargs)
+
+        self._own_calls.add(__call__)
+        return __call__
 
     def _finder(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the replacement of `original`, which is `Module.__call__`."""
@@ -95,8 +116,11 @@ class Modules:
 
     def _adopt(self, owner: type, name: str) -> None:
         """Replace a method of a model's class, unless the class inherits `Module.__call__`."""
-        if name == "__call__" and owner.__call__ is self._base.__call__:
-            return
+        if name == "__call__":
+            inherited = owner.__call__
+            is_ours = isinstance(inherited, FunctionType) and inherited in self._own_calls
+            if is_ours or inherited is self._base.__call__:
+                return
         if (owner, name) not in self._classes and len(self._classes) < _MOST_CLASSES:
             self._replace(owner, name)
 

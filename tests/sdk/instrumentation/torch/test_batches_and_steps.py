@@ -528,6 +528,59 @@ def loader_that_cycles(ci: Any) -> Any:
 # --- classes that are defined after the hooks are installed ---------------------------------------
 
 
+class DirectCall(nn.Module):
+    """The base class of a library, which calls `forward` itself."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.forward(*args)
+
+
+class Scale(DirectCall):
+    """Part of a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Any) -> Any:
+        return self.scale * x
+
+
+class Scaled(DirectCall):
+    """A model whose class defines `__call__`, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Scale()
+
+    def __call__(self, x: Any) -> Any:
+        return super().__call__(x)
+
+    def forward(self, x: Any) -> Any:
+        return self.part(self.part(x))
+
+
+@loop("""
+cirron.session
+  step[0-2]
+    zero_grad
+    forward{module=Scaled}
+    backward
+    optimizer_step
+  eval[0]
+    forward{module=Scaled}
+""")
+def call_of_a_library(ci: Any) -> Any:
+    """Models whose `__call__` never reaches that of nn.Module."""
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        _gradient_step(model, optimizer)
+    model.eval()
+    with torch.no_grad():
+        return model(torch.ones(2)).tolist()
+
+
 @loop("""
 cirron.session
   step[0-1]
