@@ -82,8 +82,11 @@ class Autograd:
                 tracker.exit(phase, kind, error)
                 raise
             tracker.backward = None
-            if accumulates and tracker.is_plain and tracker.iteration is not None:
-                tracker.iteration.was_backward = True
+            if accumulates and tracker.iteration is not None:
+                if tracker.is_plain:
+                    tracker.iteration.was_backward = True
+                if tracker.watches_gradients:
+                    tracker.watch_gradients()
             tracker.exit_plain(phase, kind)
             return result
 
@@ -121,7 +124,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
     except BaseException as error:
         tracker.failed(error)
     tracker.backwards += 1
-    tracker.training_begins()
+    tracker.training_begins(kind)
     phase = tracker.backward = tracker.enter(kind, None)
     return phase
 

@@ -13,7 +13,6 @@ from ...tracing.clock import now
 from ...tracing.phase import STEPS, LoaderPassSpan, Phase, begin
 from ...tracing.state import CONTEXT
 from ..iteration import Iteration, current_scope, new_step, opened_manually
-from .accumulation import Gradients
 from .kinds import (
     BACKWARD,
     COLLECTIVE,
@@ -50,7 +49,7 @@ class LoaderlessSteps:
         """Indices in `_waiting` of forward passes after a backward pass and a weight change."""
         self._is_manual = False
         """Whether changes of the weights end the steps."""
-        self.gradients = Gradients(tracker.torch_state)
+        self.gradients = tracker.gradients
         self.iteration: Iteration | None = None
         """The last step, in which another optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None

@@ -525,6 +525,339 @@ def loader_that_cycles(ci: Any) -> Any:
     return training.losses
 
 
+# --- backwards without an optimizer ---------------------------------------------------------------
+
+
+def _update_data(model: nn.Module) -> None:
+    for each in model.parameters():
+        each.data.sub_(each.grad.data, alpha=0.01)
+
+
+@loop("""
+cirron.session
+  epoch[0-1]
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
+""")
+def updates_of_data_and_zeros(ci: Any) -> Any:
+    """Weights are changed through `.data`, and the gradients are set to zero afterwards."""
+    training = Training()
+    for _ in range(2):
+        for batch in parts.loader():
+            training.backward(batch)
+            _update_data(training.model)
+            for each in training.model.parameters():
+                each.grad.detach_()
+                each.grad.zero_()
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0-1]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+""")
+def updates_of_data_after_zero_grad(ci: Any) -> Any:
+    """The gradients are removed after the fetch of the next batch."""
+    training = Training()
+    for _ in range(2):
+        for batch in parts.loader():
+            training.model.zero_grad()
+            training.backward(batch)
+            _update_data(training.model)
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0]
+      micro_step[0-1]
+        data_load
+        forward
+        loss
+        backward
+        clip_grad
+    step[1]
+      micro_step[0]
+        data_load
+        zero_grad
+        forward
+        loss
+        backward
+        clip_grad
+      micro_step[1]
+        data_load
+        forward
+        loss
+        backward
+        clip_grad
+""")
+def updates_of_data_after_two_batches(ci: Any) -> Any:
+    """Gradients of two batches are added, each clipped, and nothing of torch.optim is used."""
+    training = Training()
+    for number, batch in enumerate(parts.loader(8)):
+        if number == 2:
+            training.model.zero_grad()
+        training.backward(batch, parts=2)
+        nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+        if number % 2:
+            _update_data(training.model)
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-1]
+      micro_step[0-1]
+        data_load
+        forward
+        loss
+        backward
+        clip_grad
+      optimizer_step
+      zero_grad
+""")
+def clipping_every_batch(ci: Any) -> Any:
+    """Gradients of two batches are added, and clipped after each: clipping removes none."""
+    training = Training()
+    for number, batch in enumerate(parts.loader(8)):
+        training.backward(batch, parts=2)
+        nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+        if number % 2:
+            training.update()
+    return training.losses
+
+
+def _attack(model: nn.Module, x: Any) -> float:
+    x = x.clone().requires_grad_()
+    model(x).sum().backward()
+    with torch.no_grad():
+        return float(model(x + 0.1 * x.grad.sign()).sum())
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load
+    forward
+    backward
+    forward
+    data_load
+    forward
+    backward
+    forward
+  epoch[1]
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def attacks_between_epochs(ci: Any) -> Any:
+    """A model in evaluation mode is attacked; nothing removes the gradients of its weights."""
+    training = Training()
+    found = []
+    for epoch in range(2):
+        training.model.train()
+        for batch in parts.loader():
+            training.step(batch)
+        if epoch == 0:
+            training.model.eval()
+            found = [_attack(training.model, x) for x, _ in parts.loader(4)]
+    return training.losses, found
+
+
+@loop("""
+cirron.session
+  eval[0]
+    data_load
+    zero_grad
+    forward
+    backward
+    data_load
+    zero_grad
+    forward
+    backward
+    data_load
+    zero_grad
+    forward
+    backward
+""")
+def saliency_of_a_loaded_model(ci: Any) -> Any:
+    """A model that was never trained here, in evaluation mode; zero_grad before each backward."""
+    model = parts.network().eval()
+    for x, _ in parts.loader():
+        model.zero_grad()
+        model(x).sum().backward()
+    return [each.grad.sum().item() for each in model.parameters()]
+
+
+@loop("""
+cirron.session
+  eval[0]
+    data_load
+    forward
+    backward
+    data_load
+    forward
+    backward
+    data_load
+    forward
+    backward
+""")
+def gradients_of_a_loaded_model(ci: Any) -> Any:
+    """The same with torch.autograd.grad."""
+    model = parts.network().eval()
+    parameters = list(model.parameters())
+    return [
+        torch.autograd.grad(model(x).sum(), parameters)[0].sum().item() for x, _ in parts.loader()
+    ]
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      backward
+""")
+def fisher_information(ci: Any) -> Any:
+    """Squared gradients of a model in training mode: a step for each batch, without an update."""
+    model = parts.network()
+    total = 0.0
+    for x, _ in parts.loader():
+        model.zero_grad()
+        model(x).sum().backward()
+        total += sum(each.grad.pow(2).sum().item() for each in model.parameters())
+    return total
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0]
+      micro_step[0-1]
+        data_load
+        forward
+        loss
+        backward
+      optimizer_step
+      zero_grad
+    step[1]
+      micro_step[0-1]
+        data_load
+        forward
+        loss
+        backward
+      optimizer_step
+      zero_grad
+""")
+def accumulation_in_evaluation_mode(ci: Any) -> Any:
+    """A model is trained in evaluation mode, with the gradients of two batches in each step."""
+    training = Training()
+    training.model.eval()
+    for number, batch in enumerate(parts.loader(8)):
+        training.backward(batch, parts=2)
+        if number % 2:
+            training.update()
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0-1]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+""")
+def manual_updates_in_evaluation_mode(ci: Any) -> Any:
+    """Weights are changed in place, by no optimizer, in evaluation mode."""
+    training = Training()
+    training.model.eval()
+    for _ in range(2):
+        for batch in parts.loader():
+            training.model.zero_grad()
+            training.backward(batch)
+            with torch.no_grad():
+                for each in training.model.parameters():
+                    each.sub_(each.grad, alpha=0.01)
+    return training.losses
+
+
+# --- several loaders in turns ---------------------------------------------------------------------
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-8]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def three_tasks_in_turn(ci: Any) -> Any:
+    """A batch of each of three loaders, each with an optimizer step."""
+    training = Training()
+    tasks = [iter(parts.loader()) for _ in range(3)]
+    for _ in range(3):
+        for batches in tasks:
+            training.step(next(batches))
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def two_optimizers_with_a_loader_each(ci: Any) -> Any:
+    """Two models, each with its loader and its optimizer: one step for each iteration."""
+    first, second = Training(), Training()
+    for one, other in [(iter(parts.loader()), iter(parts.loader()))]:
+        for _ in range(3):
+            first.step(next(one))
+            second.step(next(other))
+    return first.losses, second.losses
+
+
 # --- classes that are defined after the hooks are installed ---------------------------------------
 
 
