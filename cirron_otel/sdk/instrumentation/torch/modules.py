@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -72,8 +73,10 @@ class Modules:
 
     def _wrapped_call(self, original: FunctionType) -> Any:
         """Return the replacement of a class's own `__call__` that calls no inherited one."""
-        code, module = original.__code__, original.__module__
-        if {"super", "__call__"} <= set(code.co_names) or module.partition(".")[0] == "torch":
+        code = getattr(inspect.unwrap(original), "__code__", None)
+        if original.__module__.partition(".")[0] == "torch" or (
+            code is None or {"super", "__call__"} <= set(code.co_names)
+        ):
             return None
         gate, is_compiling = self._gate, self._torch.compiler.is_dynamo_compiling
         outermost = self._method(self._base, "__call__", original)
