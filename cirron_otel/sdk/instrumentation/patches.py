@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -64,13 +64,42 @@ class Patches:
         data that its methods refer to. Raises KeyError if `owner` does not define the method.
         """
         original = vars(owner)[name]
-        if not isinstance(original, FunctionType):
+        if isinstance(original, FunctionType):
+            self._replace_own(owner, name, _call(original, around))
+        else:
             self.wrap(owner, name, around)
-            return
+
+    def _replace_own(self, owner: type, name: str, replacement: Any) -> None:
+        """Replace a method by a function whose `__wrapped__` is the original."""
         with self._lock:
-            call = _call(original, around)
-            setattr(owner, name, call)
-            self._of_classes.setdefault(owner, {})[name] = weakref.ref(call)
+            setattr(owner, name, replacement)
+            self._of_classes.setdefault(owner, {})[name] = weakref.ref(replacement)
+
+    def wrap_in_subclasses(self, base: Any, name: str, wrapped: Callable[[Any], Any]) -> None:
+        """Replace the method `name` in each subclass of `base` that defines it, as `wrap_own` does.
+
+        `wrapped` returns the replacement of an original, with the original as `__wrapped__`, or
+        None if the original stays.
+        Subclasses that are defined later are included, if their `__init_subclass__` calls that of
+        `base`.
+        """
+
+        def adopt(owner: type) -> None:
+            original = vars(owner).get(name)
+            replacement = wrapped(original) if isinstance(original, FunctionType) else None
+            if replacement is not None:
+                self._replace_own(owner, name, replacement)
+
+        def __init_subclass__(cls: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            super(base, cls).__init_subclass__(*args, **kwargs)
+            try:
+                adopt(cls)
+            except Exception as error:
+                record_error("hooks", error)
+
+        for owner in _subclasses(base):
+            adopt(owner)
+        self.replace(base, "__init_subclass__", classmethod(__init_subclass__))
 
     def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
         """Replace `name` in each owner, and later in modules that imported the function by name.
@@ -162,6 +191,18 @@ class Patches:
                         _put_back(owner, name, replacement.__wrapped__, replacement)
                 except Exception as error:
                     record_error("unhook", error)
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    """Yield the direct and indirect subclasses of a class, each once."""
+    known: set[int] = set()
+    waiting: list[type] = type.__subclasses__(base)
+    while waiting:
+        owner = waiting.pop()
+        if id(owner) not in known:
+            known.add(id(owner))
+            yield owner
+            waiting += type.__subclasses__(owner)
 
 
 def _call(original: Any, around: Callable[..., Any]) -> Any:

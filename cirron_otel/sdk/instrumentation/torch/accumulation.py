@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .torch_state import TorchState
 
+_ELEMENTS = 1_024
+"""Number of elements of a gradient that are read to see whether it is zero."""
+
 
 class Gradients:
     """Tracks the gradient and the version of one trained parameter between two backward passes."""
@@ -15,7 +18,7 @@ class Gradients:
         self._torch_state = torch_state
         self._reference: Any = None
         """A weak reference to the parameter; None if no parameter with a gradient is known."""
-        self._version = 0
+        self._version = self._gradient_version = 0
         self._is_first = True
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
@@ -42,11 +45,30 @@ class Gradients:
             self._reference, self._torch_state.seeks_parameter = None, True
         else:
             self._reference, self._version = self._torch_state.parameter, int(parameter._version)
+            self._gradient_version = int(parameter.grad._version)
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
         parameter = None if self._reference is None else self._reference()
         return parameter is not None and parameter._version != self._version
+
+    def are_removed(self, *, is_clipped: bool) -> bool:
+        """Return whether the gradient was set to None or to zero since the last backward pass.
+
+        A gradient that was changed, but not by clipping, counts as zero if it is on a device:
+        reading it would wait for the device.
+        """
+        parameter = None if self._reference is None else self._reference()
+        if parameter is None:
+            return False
+        gradient = parameter.grad
+        if gradient is None:
+            return True
+        if gradient._version == self._gradient_version:
+            return False
+        if gradient.device.type != "cpu":
+            return not is_clipped
+        return _is_zero(gradient)
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""
@@ -55,12 +77,7 @@ class Gradients:
     def are_an_optimizers(self) -> bool:
         """Return whether an optimizer of `torch.optim` contains the parameter."""
         parameter = None if self._reference is None else self._reference()
-        return any(
-            each is parameter
-            for optimizer in self._torch_state.living_optimizers()
-            for group in optimizer.param_groups
-            for each in group["params"]
-        )
+        return parameter is not None and self._torch_state.is_optimized(parameter)
 
     def forget(self) -> None:
         """Start over: after an optimizer step, the next backward pass is the first one."""
@@ -69,3 +86,9 @@ class Gradients:
     def _trained(self) -> Any:
         reference = self._torch_state.parameter
         return None if reference is None else reference()
+
+
+def _is_zero(gradient: Any) -> bool:
+    """Return whether the first elements of a gradient are zero."""
+    elements = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return not elements.detach().reshape(-1)[:_ELEMENTS].any().item()

@@ -84,8 +84,11 @@ class Autograd:
                     tracker.exit(phase, kind, error)
                     raise
                 tracker.backward = None
-                if accumulates and tracker.is_plain and tracker.iteration is not None:
-                    tracker.iteration.was_backward = True
+                if accumulates and tracker.iteration is not None:
+                    if tracker.is_plain:
+                        tracker.iteration.was_backward = True
+                    if tracker.watches_gradients:
+                        tracker.watch_gradients()
                 tracker.exit_plain(phase, kind)
                 return result
             except BaseException as error:
@@ -118,6 +121,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
     try:
         if kind == BACKWARD and tracker.iteration is None:
             tracker.loaderless.gradients.backward_begins()
+            tracker.loaderless.backward_begins()
         if tracker.inside & PARTIAL:
             end_partial_forward(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:
@@ -125,7 +129,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
     except BaseException as error:
         tracker.failed(error)
     tracker.backwards += 1
-    tracker.training_begins()
+    tracker.training_begins(kind)
     phase = tracker.backward = tracker.enter(kind, None)
     return phase
 

@@ -22,6 +22,7 @@ from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, RayTrain, announce_loaders
 from .modules import Modules
 from .optimizers import OptimizerConstruction, Optimizers, Scaler
+from .own_iteration import OwnIteration
 from .recovery import finish
 from .torch_state import TorchState
 from .trackers import Trackers
@@ -131,6 +132,7 @@ class TorchHooks(FrameworkHooks):
         autograd = Autograd(trackers, torch_state, marks_loss=self._marks_loss)
         parts: list[Part] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
+            ("own iteration", lambda: OwnIteration(trackers).install(patches)),
             ("forward", self._modules.install),
             ("backward", lambda: autograd.install(patches, "backward")),
             ("autograd.grad", lambda: autograd.install(patches, "grad")),

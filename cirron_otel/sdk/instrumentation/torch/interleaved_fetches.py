@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ...tracing.phase import Phase
 from ...tracing.state import CONTEXT
 from ..iteration import carry_over
-from .kinds import FORWARD, NAMES, OPTIMIZER
 from .one_pass import (
     FirstBatch,
     OtherFetches,
@@ -60,10 +59,32 @@ class InterleavedFetches:
         if other is None:
             return
         training.remember(other.iterator)
+        if self._takes_turn(training, other):
+            return
         self.settle(training)
         iteration = self._tracker.iteration
         if iteration is not None and iteration.is_waiting:
             iteration.go_on()
+
+    def _takes_turn(self, training: Pass, other: OtherFetches) -> bool:
+        """Give the other iterator's batch a step if its optimizer had already stepped in the step.
+
+        From then on, each of its fetches after an optimizer step begins a step.
+        """
+        iteration = self._tracker.iteration
+        if (
+            iteration is None
+            or other.at is None
+            or other.is_between
+            or not other.had_stepped
+            or iteration.step._collected is not None
+            or other.optimizers.isdisjoint(iteration.optimizers[other.optimizer_count :])
+        ):
+            return False
+        training.turns.append(other.iterator)
+        training.other = None
+        self._split_step(training, iteration.cut(other.at))
+        return True
 
     def returns(self, training: Pass) -> None:
         """Handle a fetch of the pass's own iterator while another iterator drives the steps."""
@@ -87,7 +108,14 @@ class InterleavedFetches:
     def fetch(self, training: Pass, iterator: Any, context: Any, current: Any) -> None:
         """Decide how to record a fetch of another iterator while `training` is open."""
         other, iteration = training.other, self._tracker.iteration
-        if other is None or other.iterator() is not iterator:
+        if other is not None and other.iterator() is not iterator:
+            self._takes_turn(training, other)
+            other, iteration = training.other, self._tracker.iteration
+        is_turn = any(each() is iterator for each in training.turns)
+        if is_turn and iteration is not None and iteration.was_stepped:
+            self.settle(training)
+            self._passes.boundary(training, context, current)
+        elif other is None or other.iterator() is not iterator:
             self._begin_other(training, iterator, context, current)
         elif iteration is None:
             pass
@@ -118,6 +146,9 @@ class InterleavedFetches:
         if iteration.micros or training.scope is None or iteration.step._folded is not None:
             return
         other.at = len(iteration.children)
+        other.optimizer_count = len(iteration.optimizers)
+        last = tracker.last_optimizer if iteration.was_stepped else None
+        other.optimizers = {*iteration.optimizers, last}
         iteration.wait()
         tracker.is_plain = False
 
@@ -189,13 +220,10 @@ class InterleavedFetches:
 
     def _split_step(self, training: Pass, children: list[Phase]) -> None:
         """Move phases of the open step (`children`) into the next step of the same epoch."""
-        steps, iteration = self._steps, self._tracker.iteration
+        iteration = self._tracker.iteration
         if iteration is not None and not iteration.children:
             self._give_up(training, iteration)
-        else:
-            steps.close(training)
-        steps.open(training, training.inner_context, training.scope)
-        self._fill(children)
+        self._steps.begin_with(training, children)
 
     def _is_new(self, training: Pass, iterator: Any) -> bool:
         """Return whether neither the iterator nor its data was trained on within this pass."""
@@ -298,24 +326,10 @@ class InterleavedFetches:
         next_pass.drivers = [inner]
         if next_pass.scope is not None:
             next_pass.scope._start = children[0]._start
-        self._fill(children)
+        self._steps.fill(children)
         next_pass.fetches, next_pass.is_decided = 2, True
         self._steps.close(next_pass)
         self._steps.open(next_pass, next_pass.inner_context, next_pass.scope)
-
-    def _fill(self, children: list[Phase]) -> None:
-        """Add earlier phases (`children`) to the step that was just opened."""
-        iteration = self._tracker.iteration
-        if iteration is None:
-            for phase in children:
-                self._tracker.settle(phase)
-            return
-        iteration.step._start = children[0]._start
-        for phase in children:
-            phase.move(iteration.step)
-            iteration.add(phase)
-            iteration.was_stepped |= phase._name == NAMES[OPTIMIZER]
-            iteration.called |= phase._name == NAMES[FORWARD]
 
     def _is_loop_again(self, training: Pass, iterator: Any) -> bool:
         """Return whether the inner loader, which restarts, is the program's loop.
@@ -346,7 +360,7 @@ class InterleavedFetches:
             next_pass.remember(inner)
             if children and next_pass.scope is not None:
                 next_pass.scope._start = children[0]._start
-                self._fill(children)
+                self._steps.fill(children)
         return True
 
     def evaluates(self, training: Pass, iterator: Any) -> bool:

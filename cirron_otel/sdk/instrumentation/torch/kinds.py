@@ -56,3 +56,5 @@ NAMES = {
 
 EPOCHS = ("epoch",)
 EVALUATIONS = ("eval",)
+UNUSED = "loader_pass"
+"""The name of a pass over a loader whose batches were not used until it ended."""

@@ -1,18 +1,18 @@
 """Record steps in loops without a loader: each optimizer step ends a step.
 
 If no optimizer of torch.optim steps, a step ends with a change of the weights. Forward passes of a
-trained model in evaluation mode, without gradients, form an evaluation.
+trained model in evaluation mode, which no backward pass uses, form an evaluation.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...session.errors import record_error
 from ...tracing.clock import now
 from ...tracing.phase import STEPS, LoaderPassSpan, Phase, begin
 from ...tracing.state import CONTEXT
 from ..iteration import Iteration, current_scope, new_step, opened_manually
-from .accumulation import Gradients
 from .kinds import (
     BACKWARD,
     COLLECTIVE,
@@ -25,6 +25,7 @@ from .kinds import (
     UPKEEP,
     ZERO_GRAD,
 )
+from .waiting_phases import WaitingPhase, groups, has_backward, unused_count, watch_graph
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep
@@ -37,38 +38,61 @@ _CHANGES = 4
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
-Waiting = tuple[Phase, int, bool]
-"""A phase, its kind, and whether it adds to the gradients of an earlier backward pass."""
-
 
 class LoaderlessSteps:
     """Assigns the phases of one thread to steps if the phases are outside of every pass."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
-        self._waiting: list[Waiting] = []
+        self._waiting: list[WaitingPhase] = []
         self._changes: list[int] = []
         """Indices in `_waiting` of forward passes after a backward pass and a weight change."""
         self._is_manual = False
         """Whether changes of the weights end the steps."""
-        self.gradients = Gradients(tracker.torch_state)
+        self.gradients = tracker.gradients
         self.iteration: Iteration | None = None
         """The last step, in which another optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
-        """Whether the forward pass in progress is part of an evaluation."""
+        """Whether the current forward pass is part of an evaluation if no backward pass uses it."""
+        self._graph: Any = None
+        """A weak reference to the graph of the forward pass in progress (`watch_graph`)."""
         self.model: Any = None
         """Identifies the model whose parameter is watched, by the dict of its span attributes."""
         self._above: Any = None
         self._step_count = 0
         self._made_at = 0
         """The number of optimizers constructed before the last step."""
+        self._begins_with_zero_grad = False
+        """Whether the last step began with a `zero_grad`."""
         self._is_fresh = False
         """Whether no phase has run since an optimizer stepped."""
+
+    def returned(self, output: Any) -> None:
+        """Record the output of the forward pass that ends next. Raises nothing."""
+        try:
+            passes = self._passes
+            if passes.evaluation is None and self._tracker.torch_state.is_grad_enabled():
+                self._graph = watch_graph(output)
+        except Exception as error:
+            record_error("torch", error)
+
+    def backward_begins(self) -> None:
+        """Release the waiting forward passes that the backward pass which begins now cannot use."""
+        start = self._changes[-1] if self._changes else 0
+        waiting = self._waiting[start:]
+        if has_backward(waiting):
+            return
+        count = unused_count(waiting)
+        if count:
+            del self._waiting[start : start + count]
+            self._settle_unused(waiting[:count])
+            self.end_evaluation()
 
     def takes(self, phase: Phase, kind: int) -> bool:
         """Take an ended phase that can belong to a step or an evaluation; return whether it can."""
         tracker, passes = self._tracker, self._passes
+        graph, self._graph = self._graph, None
         if (
             not kind & _KINDS
             or passes.training is not None
@@ -89,38 +113,38 @@ class LoaderlessSteps:
                     return False
         self._is_fresh = False
         if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
-            if not kind & UPKEEP and all(each & UPKEEP for _, each, _ in self._waiting):
+            if not kind & UPKEEP and all(each.kind & UPKEEP for each in self._waiting):
                 self.release()  # a forward pass without gradients is not part of a step
             if self._evaluate(phase, kind):
                 return True
             if not self._waiting:
                 return False
         self.end_evaluation()
-        if self._waiting and self._waiting[-1][0]._above is not phase._above:
+        if self._waiting and self._waiting[-1].phase._above is not phase._above:
             self.release()
         elif len(self._waiting) >= _MOST:
-            tracker.settle(self._waiting.pop(0)[0])
+            tracker.settle(self._waiting.pop(0).phase)
             self._changes.clear()
         if not kind & (BACKWARD | UPKEEP) and self._have_weights_changed():
             self._weights_changed()
+        waiting = WaitingPhase(phase, kind, graph, evaluates=kind == FORWARD and self.evaluates)
         if kind == BACKWARD:
             self.gradients.backward_ended()
-        self._waiting.append(
-            (phase, kind, kind == BACKWARD and self.gradients.accumulates_gradients)
-        )
+            waiting.accumulates = self.gradients.accumulates_gradients
+        self._waiting.append(waiting)
         return True
 
     def _is_followed(self, phase: Phase, kind: int) -> bool:
         """Return whether upkeep right after an optimizer step belongs to that step.
 
-        A `zero_grad` begins the next step if the last step already contains a `zero_grad`.
+        A `zero_grad` begins the next step if the last step began with a `zero_grad`.
         """
         last = self.iteration
         if (
             last is None
             or not self._is_fresh
             or last.step._above is not phase._above
-            or (kind == ZERO_GRAD and NAMES[ZERO_GRAD] in (each._name for each in last.children))
+            or (kind == ZERO_GRAD and self._begins_with_zero_grad)
         ):
             return False
         phase.move(last.step)
@@ -140,15 +164,16 @@ class LoaderlessSteps:
         if tracker.loop is not None:
             self.release()
             return None
-        parent_scope: Any = self._waiting[0][0]._above if self._waiting else current_scope(_get())
+        waiting = self._waiting
+        parent_scope: Any = waiting[0].phase._above if waiting else current_scope(_get())
         if _is_in_step(parent_scope, itself=True):
             self.release()
             return None
         last = self.iteration
         if last is None or not self._joins(last, optimizer, parent_scope):
             self.close(waiting=False)
-            last = self.iteration = self._make(parent_scope, self._waiting)
-        waiting, self._waiting = self._waiting, []
+            last = self.iteration = self._make(parent_scope, waiting)
+        self._waiting = []
         self._fill(last, waiting)
         last.stepped(optimizer)
         self._is_fresh = True
@@ -161,28 +186,29 @@ class LoaderlessSteps:
         is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at
         return not (is_new and self._waiting)
 
-    def _make(self, parent_scope: Any, waiting: list[Waiting]) -> Iteration:
+    def _make(self, parent_scope: Any, waiting: list[WaitingPhase]) -> Iteration:
         if parent_scope is not self._above:
             self._above, self._step_count = parent_scope, 0
         self._made_at = self._tracker.torch_state.optimizers_made
         step = new_step()
         begin(step, "step", self._step_count, None, parent_scope, _get(), now())
         self._step_count += 1
+        self._begins_with_zero_grad = bool(waiting) and waiting[0].kind == ZERO_GRAD
         if waiting:
-            first = waiting[0][0]
+            first = waiting[0].phase
             step._start, step._trace = first._start, first._trace
         has_memory = self._tracker.torch_state.memory is not None
         return Iteration(step, self._settle_and_read if has_memory else self._tracker.settle)
 
-    def _fill(self, last: Iteration, waiting: list[Waiting]) -> None:
+    def _fill(self, last: Iteration, waiting: list[WaitingPhase]) -> None:
         """Move phases into a step, or into its micro steps if gradients were accumulated."""
-        groups = _groups(waiting)
-        if len(groups) > 1:
-            for phase, _, _ in waiting:
-                if phase._stamps is not None:
-                    last.stamp(phase._stamps)
-            last.split(self._steps.micro_of, groups)
-        for phase in groups[0] if len(groups) == 1 else ():
+        batches = groups(waiting)
+        if len(batches) > 1:
+            for each in waiting:
+                if each.phase._stamps is not None:
+                    last.stamp(each.phase._stamps)
+            last.split(self._steps.micro_of, batches)
+        for phase in batches[0] if len(batches) == 1 else ():
             phase.move(last.step)
             last.add(phase)
 
@@ -199,14 +225,14 @@ class LoaderlessSteps:
 
     def _have_weights_changed(self) -> bool:
         """Return whether the last phase is a `backward`, and the weights have changed since."""
-        kinds = (kind for _, kind, _ in reversed(self._waiting) if not kind & UPKEEP)
+        kinds = (each.kind for each in reversed(self._waiting) if not each.kind & UPKEEP)
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
     def _weights_changed(self) -> None:
         """Record that a forward pass follows a weight change that no known optimizer made."""
         waiting, end = self._waiting, len(self._waiting)
         start = self._changes[-1] if self._changes else 0
-        if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
+        if waiting[start].kind == waiting[end - 1].kind == ZERO_GRAD:
             end -= 1  # this `zero_grad` begins the next step: the current step began with another
         self._changes.append(end)
         if self._is_manual or (
@@ -220,7 +246,7 @@ class LoaderlessSteps:
         start = 0
         for end in changes:
             self.close(waiting=False)
-            step = self.iteration = self._make(waiting[start][0]._above, waiting[start:end])
+            step = self.iteration = self._make(waiting[start].phase._above, waiting[start:end])
             self._fill(step, waiting[start:end])
             step.stepped(None)
             start = end
@@ -241,15 +267,19 @@ class LoaderlessSteps:
         if not (self.evaluates if kind == FORWARD else self.evaluation):
             return False
         if self._waiting:
-            if not self._is_manual and not self._changes:
+            if has_backward(self._waiting) and not self._is_manual and not self._changes:
                 return False  # between two backward passes whose gradients add up
             self.release()
+        return self._put_in_evaluation(phase)
+
+    def _put_in_evaluation(self, phase: Phase) -> bool:
+        """Move a phase to the evaluation; return False if the program has opened its own."""
         scope, parent_scope = self.evaluation, phase._above
         if scope is None or scope._above is not parent_scope:
             self.end_evaluation()
             if opened_manually(parent_scope, EVALUATIONS):
                 return False
-            self.close()
+            self.close(waiting=False)
             numbers = self._passes.numbers
             scope = self.evaluation = LoaderPassSpan.__new__(LoaderPassSpan)
             scope._ends = None
@@ -260,6 +290,14 @@ class LoaderlessSteps:
         scope._until = phase._until
         self._tracker.settle(phase)
         return True
+
+    def _settle_unused(self, unused: list[WaitingPhase]) -> None:
+        """Settle phases that no backward pass uses; those of an evaluation form one."""
+        for each in unused:
+            continues = self.evaluation is not None and each.kind & (LOSS | TRANSFER | COLLECTIVE)
+            if not (each.evaluates or continues) or not self._put_in_evaluation(each.phase):
+                self.end_evaluation()
+                self._tracker.settle(each.phase)
 
     def end_evaluation(self) -> None:
         """End the evaluation at its last phase, because other work begins."""
@@ -273,14 +311,18 @@ class LoaderlessSteps:
         """Settle the waiting phases that do not belong to a step."""
         self._finish_manual_steps()
         waiting, self._waiting = self._waiting, []
-        for phase, _, _ in waiting:
-            self._tracker.settle(phase)
+        if has_backward(waiting):
+            for each in waiting:
+                self._tracker.settle(each.phase)
+        else:
+            self._settle_unused(waiting)
 
     def close(self, *, waiting: bool = True) -> None:
         """Close the last step, and with `waiting`, release the waiting phases."""
         self.end_evaluation()
         if waiting:
             self.release()
+            self.end_evaluation()
         last, self.iteration = self.iteration, None
         if last is not None:
             last.close(self._steps.micro_of)
@@ -288,33 +330,7 @@ class LoaderlessSteps:
 
     def open_phases(self) -> list[Any]:
         """Return the scopes that may be open, for a tracker that starts over."""
-        return [*[phase for phase, _, _ in self._waiting], self.evaluation]
-
-
-def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
-    """Group phases by the batches whose gradients were accumulated.
-
-    If no gradients were accumulated, there is one group.
-
-    A forward pass that follows a backward pass begins a batch. Gradients are accumulated if the
-    backward pass of a later batch adds to the gradients of an earlier batch.
-    """
-    groups: list[list[Phase]] = []
-    was_backward, accumulates = True, False
-    for phase, kind, accumulates_gradients in waiting:
-        if was_backward and not kind & BACKWARD and not (kind & UPKEEP and groups):
-            groups.append([])
-            was_backward = False
-        if not groups:
-            groups.append([])
-        accumulates = accumulates or (
-            accumulates_gradients and len(groups) > 1 and not was_backward
-        )
-        groups[-1].append(phase)
-        was_backward = was_backward or kind == BACKWARD
-    if len(groups) > 1 and not accumulates:
-        return [[phase for group in groups for phase in group]]
-    return groups
+        return [*[each.phase for each in self._waiting], self.evaluation]
 
 
 def _is_in_step(scope: Any, *, itself: bool = False) -> bool:

@@ -45,7 +45,9 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
                     if loop is not None and loop.expected is None:
                         has_step = _get() is tracker.context  # the framework has begun the step
                     else:
-                        has_step = tracker.steps.turn_over(self)
+                        has_step = tracker.steps.turn_over(
+                            self if tracker.own_pass is None else source_of(tracker, self)
+                        )
                 except BaseException as error:
                     has_step = False
                     tracker.failed(error)
@@ -54,7 +56,7 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
                     try:
                         batch = original(self)
                     except BaseException as error:
-                        fail(tracker, self, load, error)
+                        fail(tracker, source_of(tracker, self), load, error)
                         raise
                     tracker.was_forward = False
                     tracker.exit_plain(load, LOAD)
@@ -110,24 +112,31 @@ def _is_none(tracker: Tracker) -> bool:
 
 def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> Any:
     """Return the result of `original(iterator)`, recorded as the `data_load` of a step."""
-    load = None
+    load, loader_iterator = None, iterator
     try:
         if tracker.inside and not _is_in_closure(tracker):
             close_abandoned(tracker)
+        iterator = source_of(tracker, iterator)
         load = tracker.before_fetch(iterator)
         tracker.was_forward = False
     except BaseException as error:
         tracker.failed(error)
     if load is None:
-        return original(iterator)
+        return original(loader_iterator)
     try:
-        batch = original(iterator)
+        batch = original(loader_iterator)
     except BaseException as error:
         fail(tracker, iterator, load, error)
         raise
     tracker.exit(load, LOAD)
     tracker.fetched(load, batch)
     return batch
+
+
+def source_of(tracker: Tracker, iterator: Any) -> Any:
+    """Return the object whose pass a fetch belongs to: the iterator, or the generator around it."""
+    own_pass = tracker.own_pass
+    return own_pass if own_pass is not None and own_pass.represents(iterator) else iterator
 
 
 def _is_in_closure(tracker: Tracker) -> bool:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ...session.errors import record_error
@@ -51,6 +53,8 @@ class Modules:
         self._known = _Models()
         """The modules that were called, by their ids."""
         self._classes: set[tuple[type, str]] = set()
+        self._own_calls: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The replacements of `__call__` in classes that do not call the inherited one."""
         self._gate = torch_state.gate
 
     def __reduce__(self) -> Any:
@@ -65,7 +69,31 @@ class Modules:
             module = sys.modules.get(name)
             if getattr(module, _ORIGINAL, None) is original:
                 self._patches.replace(module, _ORIGINAL, finder)
+        self._patches.wrap_in_subclasses(self._base, "__call__", self._wrapped_call)
         self._gate.is_open = True
+
+    def _wrapped_call(self, original: FunctionType) -> Any:
+        """Return the replacement of a class's own `__call__` that calls no inherited one."""
+        code = getattr(inspect.unwrap(original), "__code__", None)
+        if original.__module__.partition(".")[0] == "torch" or (
+            code is None or {"super", "__call__"} <= set(code.co_names)
+        ):
+            return None
+        gate, is_compiling = self._gate, self._torch.compiler.is_dynamo_compiling
+        outermost = self._method(self._base, "__call__", original)
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            try:
+                return (outermost if gate.is_open else original)(self, *args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
+
+        self._own_calls.add(__call__)
+        return __call__
 
     def _finder(self, original: Any) -> Callable[..., Any]:
         """Return the replacement of `original`, which is `Module.__call__`."""
@@ -104,8 +132,11 @@ class Modules:
 
     def _adopt(self, owner: type, name: str) -> None:
         """Replace a method of a model's class, unless the class inherits `Module.__call__`."""
-        if name == "__call__" and owner.__call__ is self._base.__call__:
-            return
+        if name == "__call__":
+            inherited = owner.__call__
+            is_ours = isinstance(inherited, FunctionType) and inherited in self._own_calls
+            if is_ours or inherited is self._base.__call__:
+                return
         if (owner, name) not in self._classes and len(self._classes) < _MOST_CLASSES:
             self._replace(owner, name)
 
@@ -170,6 +201,8 @@ class Modules:
                     tracker.was_forward = True
                     if tracker.iteration is not None:
                         tracker.iteration.called = True
+                    else:
+                        tracker.loaderless.returned(result)
                 tracker.exit_plain(phase, kind)
                 return result
             except BaseException as error:
@@ -213,9 +246,9 @@ class Modules:
                     known.is_usual = True
                     self._torch_state.trained.add(module)
                     self._torch_state.parameter = known.parameter or self._torch_state.parameter
+                tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
                     self._outside_of_steps(tracker.loaderless, known, module)
-                tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             record_error("torch", error)
@@ -251,13 +284,15 @@ class Modules:
     ) -> None:
         """Record which model is trained or evaluated while no loader drives steps."""
         torch_state = self._torch_state
-        loaderless.evaluates = False
+        trained = None if torch_state.parameter is None else torch_state.parameter()
+        loaderless.evaluates = not module.training and (
+            known.is_usual
+            or (bool(torch_state.trained) and known.has_parameter(trained))
+            or torch_state.is_to_be_trained(known)
+        )
         if not torch_state.is_grad_enabled():
-            trained = None if torch_state.parameter is None else torch_state.parameter()
-            loaderless.evaluates = not module.training and (
-                known.is_usual or (bool(torch_state.trained) and known.has_parameter(trained))
-            )
-        elif loaderless.model is not known.attrs and known.parameter is not None:
+            return
+        if loaderless.model is not known.attrs and known.parameter is not None:
             loaderless.model, torch_state.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
@@ -315,7 +350,7 @@ class KnownModule:
     """A module that was called."""
 
     __slots__ = ("attrs", "is_ahead", "is_loss", "is_metric", "is_proven", "is_usual", "kind",
-                 "name", "parameter", "reference")  # fmt: skip
+                 "name", "parameter", "reference", "without_optimizer")  # fmt: skip
 
     def __init__(self, reference: Any, kind: int, attrs: dict[str, Any], is_metric: bool) -> None:
         self.reference, self.kind, self.attrs = reference, kind, attrs
@@ -329,6 +364,8 @@ class KnownModule:
         if it is known to be a loss."""
         self.parameter: Any = None
         """A weak reference to a trained parameter of the model."""
+        self.without_optimizer: Any = None
+        """The number of optimizers when none of them trained the model."""
 
     def has_parameter(self, parameter: Any) -> bool:
         """Return whether `parameter` is the model's first trained parameter."""

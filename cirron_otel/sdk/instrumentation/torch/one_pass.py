@@ -51,20 +51,24 @@ class Pass:
         "outer_context",
         "over",
         "reached",
+        "removes_gradients",
         "restarted",
         "restarts",
         "scope",
         "settle",
         "stepped",
         "steps",
+        "turns",
+        "undecided_from",
         "unused",
         "version",
+        "was_backward",
         "was_forward",
         "was_trainable",
         "yields",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement for each attribute
         self,
         iterator: Any,
         iterator_gone: Any,
@@ -125,9 +129,16 @@ class Pass:
         """Whether the pass's iterator may restart."""
         self.is_manual = False
         """Whether the program turned out to open the steps itself."""
-        self.was_forward = self.was_trainable = False
-        """Whether a model was called in the pass, and whether a model was called in training mode
-        with gradients on."""
+        self.was_forward = self.was_trainable = self.was_backward = False
+        """Whether a model was called in the pass, whether a model was called in training mode with
+        gradients on, and whether a backward ran before the kind of the pass was decided."""
+        self.removes_gradients = False
+        """Whether the gradients of the last two batches were not added, without an optimizer."""
+        self.undecided_from: int | None = None
+        """Number of the step's phases before a batch that may begin another step; None if there
+        is no such batch."""
+        self.turns: list[Any] = []
+        """Weak references to other iterators that train in turns with the pass's own."""
 
     def is_same_loader(self, iterator: Any) -> bool:
         """Return whether another iterator reads the same loader, or a loader with the same data."""
@@ -238,8 +249,8 @@ class Pass:
 class OtherFetches:
     """Fetches of another iterator within a step. Only later fetches show their purpose."""
 
-    __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
-                 "was_forward", "was_trainable")  # fmt: skip
+    __slots__ = ("at", "had_stepped", "is_between", "iterator", "optimizer_count", "optimizers",
+                 "stepped", "was_backward", "was_forward", "was_trainable")  # fmt: skip
 
     def __init__(self, iterator: Any, stepped: int) -> None:
         self.iterator = weakref.ref(iterator)
@@ -249,6 +260,10 @@ class OtherFetches:
         """Number of the step's earlier phases; None if the step cannot be divided there."""
         self.had_stepped = False
         """Whether an optimizer had already stepped in the step."""
+        self.optimizers: set[Any] = set()
+        """Ids of optimizers that had already stepped in the step: the last one, if not all."""
+        self.optimizer_count = 0
+        """Number of the step's optimizer steps that were noted before the fetches."""
         self.is_between = False
         """Whether no step was open at the first of these fetches."""
         self.was_forward = self.was_trainable = self.was_backward = False

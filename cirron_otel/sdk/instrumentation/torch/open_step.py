@@ -13,6 +13,7 @@ from ...session.errors import record_error
 from ...tracing.buffers import local
 from ...tracing.scope import MAX_DEPTH
 from ...tracing.state import CONTEXT
+from .accumulation import Gradients
 from .kinds import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..iteration import Iteration
     from ..training_loop import TrainingLoop
     from .one_pass import Pass
+    from .own_iteration import OwnPass
     from .torch_state import TorchState
 
 
@@ -84,6 +86,7 @@ class OpenStep:
         "copies",
         "crosses",
         "folds",
+        "gradients",
         "has_failed",
         "inside",
         "is_ahead",
@@ -91,11 +94,13 @@ class OpenStep:
         "iteration",
         "loop",
         "outside",
+        "own_pass",
         "parent",
         "step",
         "stepped",
         "steps_begun",
         "torch_state",
+        "watches_gradients",
     )  # fmt: skip
 
     def __init__(self, torch_state: TorchState) -> None:
@@ -140,6 +145,12 @@ class OpenStep:
         """An open group of copies to a device (`transfers.Copies`)."""
         self.is_ahead = False
         """Whether an iterator that fetches ahead reads its loader."""
+        self.own_pass: OwnPass | None = None
+        """The generator of a loader (`own_iteration`) that fetches a batch now."""
+        self.gradients = Gradients(torch_state)
+        """Tracks the gradients between two backward passes."""
+        self.watches_gradients = False
+        """Whether backward passes update `gradients`: no optimizer has stepped in the pass."""
         self.has_failed = False
         """Whether a hook has raised, so that the next fetch starts over."""
 
@@ -183,6 +194,11 @@ class OpenStep:
         self.iteration = self.step = self.parent = self.above = self.context = None
         self.is_plain = self.folds = False
         self.base = 0
+
+    @property
+    def last_optimizer(self) -> Any:
+        """The id of the optimizer that stepped last; None if it is unknown."""
+        return None
 
     def settle(self, phase: Phase) -> None:
         """Finish a phase as soon as its time on the device is known."""

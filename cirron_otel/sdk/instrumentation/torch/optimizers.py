@@ -116,6 +116,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         tracker.stepped += 1
         iteration: Any = tracker.iteration
         iteration.was_stepped = True
+        tracker.watches_gradients = False
         if iteration.micro is not None:
             iteration.stepped(optimizer)
             tracker.leave_micro()
@@ -153,6 +154,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
             start_over(tracker)
         tracker.stepped += 1
+        tracker.watches_gradients = False
         if id(optimizer) not in tracker.torch_state.optimizers:
             tracker.torch_state.register_optimizer(optimizer)
         stepping = tracker.stepping
@@ -164,7 +166,8 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             fail_step(tracker)
         phase = open_step(tracker, optimizer)
         if phase is not None:
-            tracker.stepping = OpenOptimizerStep(phase, optimizer, has_closure)
+            stepping = OpenOptimizerStep(phase, optimizer, has_closure)
+            tracker.stepping = tracker.spare = stepping
     except BaseException as error:
         tracker.failed(error)
 

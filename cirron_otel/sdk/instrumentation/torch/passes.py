@@ -18,8 +18,9 @@ from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ...tracing.unwinding import Place, keep, loop_left
 from ..iteration import carry_over, current_scope, opened_manually
 from .interleaved_fetches import InterleavedFetches
-from .kinds import EPOCHS
+from .kinds import BACKWARD, EPOCHS, GRAD, OPTIMIZER
 from .loaderless import LoaderlessSteps
+from .next_batches import NextBatches
 from .one_pass import Pass, begins_again, has_one_batch
 from .open_step import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _AHEAD = 64
 """Number of fetches after which an evaluation is decided even if no batch was used."""
+GRADIENTS = BACKWARD | GRAD
+"""The kind of `torch.autograd.grad`."""
 _get = CONTEXT.get
 _set = CONTEXT.set
 
@@ -48,6 +51,7 @@ class Passes(OpenPasses):
         self.prefetching = Prefetching(tracker, self, steps)
         self.pass_ends = PassEnds(tracker, self, steps)
         self.loaderless = LoaderlessSteps(tracker, self, steps)
+        self.next_batches = NextBatches(tracker, self, steps)
         self._reclassifier = Reclassifier(tracker, self, steps)
         self._thread = threading.get_ident()
         self.is_busy = False
@@ -112,7 +116,12 @@ class Passes(OpenPasses):
             evaluation.fetches += 1
             if evaluation.unused is not None:
                 evaluation.unused.is_expected = True
-            if evaluation.was_forward or evaluation.fetches > _AHEAD:
+            if evaluation.was_backward and not evaluation.is_decided:
+                if self._reclassifier.is_trained(evaluation):
+                    self._reclassifier.turn_into_training(evaluation)
+                elif evaluation.fetches > _AHEAD:
+                    evaluation.decide()
+            elif evaluation.was_forward or evaluation.fetches > _AHEAD:
                 evaluation.decide()
             if self.evaluation is evaluation:
                 return
@@ -154,6 +163,7 @@ class Passes(OpenPasses):
             iterator, self.iterator_gone(), context, self._tracker.settle, is_training=True
         )
         training.stepped = self._tracker.stepped
+        self._tracker.watches_gradients = True
         training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
@@ -184,6 +194,7 @@ class Passes(OpenPasses):
         evaluation = Pass(
             iterator, self.iterator_gone(), context, tracker.settle, is_training=False
         )
+        evaluation.stepped = tracker.stepped
         evaluation.is_firm = evaluation.is_decided = not tracker.torch_state.is_grad_enabled()
         evaluation.unused = None if evaluation.is_firm else UnusedBatches()
         current = context.get(SCOPE_KEY) or state.session
@@ -229,10 +240,18 @@ class Passes(OpenPasses):
             self._reclassifier.decide_training(training)
             if self.training is not training:
                 return
-        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
+        if iteration is not None and training.undecided_from is not None:
+            self.next_batches.decide(training, adds=True)
+        if (
+            iteration is not None
+            and iteration.accumulates
+            and self.next_batches.is_updated(training, iteration)
+        ):
             iteration.stepped(None)
             tracker.into(None)
         if iteration is not None and iteration.step._id and iteration.accumulates:
+            if self.next_batches.waits(training, iteration):
+                return
             iteration.next_micro(self.steps.micro_of)
             tracker.into(iteration.micro)
             return
@@ -248,10 +267,18 @@ class Passes(OpenPasses):
 
     # --- deciding -------------------------------------------------------------------------------
 
+    def begins_phase(self) -> None:
+        """End an exhausted pass, none of whose batches can be used any more."""
+        training = self.training
+        if training is not None and training.over and self.prefetching.is_gone(training):
+            self.end_training()
+
     def called(self, module: Any, arguments: Any = None) -> None:
         """Handle a call to a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
+        if self.training is not None and self.training.over:
+            self.begins_phase()
         loader_pass = self.evaluation or self.training
         if (
             loader_pass is None
@@ -279,24 +306,52 @@ class Passes(OpenPasses):
         torch_state = self._tracker.torch_state
         return bool(torch_state.is_grad_enabled() and getattr(module, "training", True))
 
-    def training_begins(self) -> None:
-        """Handle the start of a backward pass or optimizer step: the pass is a training pass."""
+    def training_begins(self, kind: int = OPTIMIZER) -> None:
+        """Handle the start of a backward pass or optimizer step: the pass is a training pass.
+
+        A backward of models in evaluation mode does not decide that, but an optimizer step does.
+        """
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         evaluation = self.evaluation
         if evaluation is not None:
-            if not evaluation.is_firm:
+            if self._may_be_evaluation(evaluation, kind):
+                self._note_backward(evaluation, kind)
+            elif not evaluation.is_firm:
                 self._reclassifier.turn_into_training(evaluation)
             return
+        if self.training is not None and self.training.over:
+            self.begins_phase()
         if self.training is not None and (self.training.other or self.training.first_batch):
             self.interleaved.training_begins(self.training)
         if self.training is not None and self.training.unused is not None:
             self.prefetching.training_begins(self.training, self.training.unused)
-        if self.training is not None and not self.training.is_decided:
+        training = self.training
+        if training is not None and training.undecided_from is not None and kind != GRADIENTS:
+            if kind == BACKWARD:
+                self.next_batches.backward_begins(training)
+            else:
+                self.next_batches.decide(training, adds=True)
+        elif training is not None and self._may_be_evaluation(training, kind):
+            self._note_backward(training, kind)
+        elif self.training is not None and not self.training.is_decided:
             self.training.version = self._tracker.torch_state.version()
             self.training.was_forward = self.training.is_decided = True
             is_usual = self.training.other is None and self.training.unused is None
             self._tracker.is_plain = is_usual and self._tracker.context is not None
+
+    def _may_be_evaluation(self, loader_pass: Pass, kind: int) -> bool:
+        """Return whether an undecided pass stays undecided at a backward."""
+        return bool(
+            kind & BACKWARD
+            and loader_pass.was_forward
+            and not (loader_pass.was_trainable or loader_pass.is_decided)
+        )
+
+    def _note_backward(self, loader_pass: Pass, kind: int) -> None:
+        if loader_pass.version is None:
+            loader_pass.version = self._tracker.torch_state.version()
+        loader_pass.was_backward = loader_pass.was_backward or kind == BACKWARD
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -319,6 +374,16 @@ class Passes(OpenPasses):
                 self.end_training(at)
         elif training is not None:
             self.interleaved.exhausted(training, iterator, now())
+
+    def own_pass_ended(self, own_pass: Any) -> None:
+        """End the pass of a loader's generator, whose iterator may not be exhausted."""
+        for loader_pass in (self.evaluation, self.training):
+            if loader_pass is not None and loader_pass.iterator() is own_pass:
+                loader_pass.fetches += 1
+                self.exhausted(own_pass)
+                return
+        if self.training is not None and self.training.driver() is own_pass:
+            self.exhausted(own_pass)
 
     def end_dead(self, dead: Any) -> None:
         """End the pass of a freed iterator, whose loop was left by `break` or an exception."""
@@ -363,6 +428,18 @@ class Passes(OpenPasses):
             evaluation.undo()
             self.numbers.evaluations -= 1
         else:
+            if (
+                evaluation.was_backward
+                and not evaluation.is_decided
+                and self._reclassifier.is_trained(evaluation)
+            ):
+                self._reclassifier.turn_into_training(evaluation)
+                if self.training is evaluation:
+                    self.end_training(at, left)
+                    return
+                self.evaluation = None
+            if not evaluation.was_forward and not evaluation.is_firm:
+                self._reclassifier.turn_into_unused(evaluation)
             evaluation.decide()
             evaluation.close(at, self._tracker.torch_state.epoch_ended, left)
             training = self.training
@@ -403,13 +480,14 @@ class Passes(OpenPasses):
                 self._end_evaluation(at, left)
                 return
         if training.unused is not None and not training.unused.was_used:
-            self.prefetching.give_up(training)  # the batches were fetched but never used
+            self.prefetching.give_up(training)
+            self._reclassifier.turn_into_unused(training)
         iteration = tracker.iteration
         if iteration is not None and tracker.accumulating is not None:
             iteration.waits_for_batch(tracker.accumulating)
-        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
-            iteration.stepped(None)
-            tracker.into(None)
+        self.next_batches.pass_ends(training)
+        iteration = tracker.iteration
+        tracker.gradients.forget()
         self.training = None
         if iteration is not None and iteration.accumulates and not iteration.has_manual_step:
             self.pass_ends.unfinished = UnfinishedPass(training, iteration, at)

@@ -21,7 +21,7 @@ class BatchTensors:
     __slots__ = ("tensors",)
 
     def __init__(self, batch: Any) -> None:
-        self.tensors = [weakref.ref(each) for each in _tensors_in(batch)]
+        self.tensors = [weakref.ref(each) for each in tensors_in(batch)]
 
     @property
     def is_alive(self) -> bool:
@@ -71,7 +71,7 @@ class UnusedBatches:
 
     def find(self, arguments: Any) -> int | None:
         """Return the index of the batch that a call uses according to its arguments, or None."""
-        tensors = _tensors_in(arguments)
+        tensors = tensors_in(arguments)
         for index, batch in enumerate(self.batches):
             if tensors and batch.contains_any(tensors):
                 return index
@@ -79,7 +79,7 @@ class UnusedBatches:
 
     def is_current(self, arguments: Any) -> bool:
         """Return whether a call uses the current batch."""
-        return self.current is not None and self.current.contains_any(_tensors_in(arguments))
+        return self.current is not None and self.current.contains_any(tensors_in(arguments))
 
     def take(self, index: int) -> None:
         """Make a batch the current batch."""
@@ -87,7 +87,7 @@ class UnusedBatches:
         self.batches = [batch for batch in self.batches if batch.is_alive]
 
 
-def _tensors_in(thing: Any) -> list[Any]:
+def tensors_in(thing: Any) -> list[Any]:
     """Return the first tensors in nested lists, tuples, dictionaries and plain objects."""
     import torch  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from ...tracing.phase import Phase, begin
 from ...tracing.state import CONTEXT
 from ..iteration import Iteration, carry_over, current_scope, new_step
 from .kinds import LOAD, NAMES
-from .one_pass import Pass
+from .one_pass import Pass, reading_frame
 from .pending import FetchedBatch, UnusedBatches
 
 if TYPE_CHECKING:
@@ -211,15 +211,26 @@ class Prefetching:
     def exhausted(self, loader_pass: Pass, at: int) -> bool:
         """Return whether the pass continues after its iterator is exhausted.
 
-        It continues while a batch is unused.
+        It continues while a batch is unused. If none was used so far, it continues only if a
+        generator reads the loader: a loop that has read all batches does not train on them.
         """
         unused = loader_pass.unused
         if unused is None or unused.is_flat:
+            return False
+        if not unused.was_used and reading_frame() is None:
             return False
         unused.batches = [batch for batch in unused.batches if batch.is_alive]
         if unused.batches:
             loader_pass.over = loader_pass.over or at
         return bool(unused.batches)
+
+    def is_gone(self, loader_pass: Pass) -> bool:
+        """Return whether no batch of an exhausted pass was used, and none is left."""
+        unused = loader_pass.unused
+        if unused is None or unused.was_used:
+            return False
+        unused.batches = [batch for batch in unused.batches if batch.is_alive]
+        return not unused.batches
 
     def is_awaited(self, loader_pass: Pass) -> bool:
         """Return whether a pass with a freed iterator has a batch that is unused or in use."""

@@ -1,4 +1,4 @@
-"""Change the classification of a pass: an epoch becomes an evaluation, or the reverse.
+"""Change the classification of a pass: epoch, evaluation, or a pass without a use.
 
 docs/torch.md, "Passes", defines the rules.
 """
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from ...tracing.state import CONTEXT
 from ..iteration import opened_manually
-from .kinds import EPOCHS
+from .kinds import BACKWARD, EPOCHS, LOAD, NAMES, UNUSED
 from .one_pass import Pass
 
 if TYPE_CHECKING:
+    from ...tracing.phase import Phase
     from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
@@ -47,10 +48,40 @@ class Reclassifier:
         iteration = tracker.iteration
         if iteration is None:
             return
+        batches = _batches(held)
         for phase in held:
             iteration.step._start = min(iteration.step._start, phase._start)
-            phase.move(iteration.step)
-            iteration.add(phase)
+            if len(batches) == 1:
+                phase.move(iteration.step)
+                iteration.add(phase)
+            elif phase._stamps is not None:
+                iteration.stamp(phase._stamps)
+        if len(batches) > 1:
+            iteration.split(self._steps.micro_of, batches)
+        iteration.was_backward = evaluation.was_backward
+
+    def is_trained(self, loader_pass: Pass) -> bool:
+        """Return whether an optimizer has stepped, or weights have changed, in a pass so far."""
+        tracker = self._tracker
+        version = loader_pass.version
+        return tracker.stepped != loader_pass.stepped or (
+            version is not None and version != tracker.torch_state.version()
+        )
+
+    def turn_into_unused(self, loader_pass: Pass) -> None:
+        """Decide at the end of a pass that it is neither an epoch nor an evaluation.
+
+        None of its batches was used: it computed statistics of the data, or put them elsewhere.
+        """
+        scope = loader_pass.scope
+        if scope is None or loader_pass.is_manual:
+            return
+        if loader_pass.is_training:
+            self._passes.numbers.epochs -= 1
+        else:
+            self._passes.numbers.evaluations -= 1
+        loader_pass.is_training = False
+        scope._name, scope._index = UNUSED, None
 
     def decide_training(self, training: Pass) -> None:
         """Decide at the end of the first batch whether a training pass is really an evaluation.
@@ -62,15 +93,35 @@ class Reclassifier:
             return
         tracker, passes = self._tracker, self._passes
         iteration = tracker.iteration
+        if training.was_backward and self.is_trained(training):
+            return
         tracker.closed()
         passes.training = None
         passes.numbers.epochs -= 1
         training.scope._name, training.scope._index = "eval", passes.numbers.evaluations
         passes.numbers.evaluations += 1
+        training.is_training, training.unused = False, None
+        training.is_decided = training.is_firm = not training.was_backward
+        training.steps = 0
         if iteration is not None:
             training.reached = max([phase._until for phase in iteration.children], default=0)
+            if training.was_backward:
+                for phase in iteration.cut(0):
+                    phase.move(training.scope)
+                    training.held.append(phase)
             iteration.dissolve(training.scope)
-        training.is_training, training.unused = False, None
-        training.is_firm = True
         passes.evaluation = training
         CONTEXT.set(training.inner_context)
+
+
+def _batches(phases: list[Phase]) -> list[list[Phase]]:
+    """Group phases by batches: a fetch after a backward begins one."""
+    batches: list[list[Phase]] = [[]]
+    was_backward = False
+    for phase in phases:
+        if was_backward and phase._name == NAMES[LOAD]:
+            batches.append([])
+            was_backward = False
+        was_backward = was_backward or phase._name == NAMES[BACKWARD]
+        batches[-1].append(phase)
+    return batches

@@ -11,7 +11,8 @@ from ...tracing.phase import Phase, Step, begin, make_current
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...tracing.traces import UNIT_DEPTH
 from ...tracing.unwinding import Place
-from ..iteration import Iteration, current_scope, new_step, without_step
+from ..iteration import Iteration, carry_over, current_scope, new_step, without_step
+from .kinds import FORWARD, NAMES, OPTIMIZER
 from .one_pass import Pass
 
 if TYPE_CHECKING:
@@ -184,6 +185,27 @@ class Steps:
         tracker = self._tracker
         before, training.version = training.version, tracker.torch_state.version()
         return tracker.stepped == training.stepped and before not in (None, training.version)
+
+    def begin_with(self, training: Pass, children: list[Phase]) -> None:
+        """Close the open step, and begin the next one of the same pass with earlier phases."""
+        self.close(training)
+        parent_scope = training.scope or current_scope(training.outer_context)
+        self.open(training, carry_over(_get(), training.inner_context), parent_scope)
+        self.fill(children)
+
+    def fill(self, children: list[Phase]) -> None:
+        """Add earlier phases (`children`) to the step that was just opened."""
+        iteration = self._tracker.iteration
+        if iteration is None:
+            for phase in children:
+                self._tracker.settle(phase)
+            return
+        iteration.step._start = children[0]._start
+        for phase in children:
+            phase.move(iteration.step)
+            iteration.add(phase)
+            iteration.was_stepped |= phase._name == NAMES[OPTIMIZER]
+            iteration.called |= phase._name == NAMES[FORWARD]
 
     def micro_of(self, step: Step, index: int) -> Step:
         """Open a micro step of a step."""

@@ -109,6 +109,24 @@ class TorchState:
         references = [*self._references.values(), *(entry[0] for entry in self._numbers.values())]
         return [each for each in (reference() for reference in references) if each is not None]
 
+    def is_optimized(self, parameter: Any) -> bool:
+        """Return whether an optimizer of `torch.optim` contains a parameter."""
+        return any(
+            each is parameter
+            for optimizer in self.living_optimizers()
+            for group in optimizer.param_groups
+            for each in group["params"]
+        )
+
+    def is_to_be_trained(self, model: Any) -> bool:
+        """Return whether an optimizer trains a called model (`modules.KnownModule`)."""
+        if model.parameter is None or model.without_optimizer == self.optimizers_made:
+            return False
+        if self.is_optimized(model.parameter()):
+            return True
+        model.without_optimizer = self.optimizers_made
+        return False
+
     def is_evaluating(self) -> bool:
         """Return whether every model that was trained so far is in evaluation mode."""
         models = self.trained

@@ -212,6 +212,9 @@ class Tracker(OpenStep):
             if not state.recording:
                 return None
             context = _get()
+        if self.passes.training is not None and self.passes.training.over:
+            self.passes.begins_phase()
+            context = _get()
         current: Any = context.get(SCOPE_KEY) or state.session
         name = NAMES[kind & PLAIN]
         has_other = context.get(SPAN_KEY) is not current
@@ -448,6 +451,11 @@ class Tracker(OpenStep):
             self.failed(error)
 
     @property
+    def last_optimizer(self) -> Any:
+        """The id of the optimizer that stepped last; None if it is unknown."""
+        return None if self.spare is None else self.spare.optimizer
+
+    @property
     def memory(self) -> Any:
         """Reads the device's memory at the end of a step; None if it is not recorded."""
         return self.torch_state.memory
@@ -470,9 +478,16 @@ class Tracker(OpenStep):
         except BaseException as error:
             self.failed(error)
 
-    def training_begins(self) -> None:
+    def watch_gradients(self) -> None:
+        """Record the gradients that a backward pass in a step has left. Raises nothing."""
+        try:
+            self.gradients.backward_ended()
+        except BaseException as error:
+            self.failed(error)
+
+    def training_begins(self, kind: int = OPTIMIZER) -> None:
         """Handle the start of a backward pass or an optimizer step."""
         try:
-            self.passes.training_begins()
+            self.passes.training_begins(kind)
         except BaseException as error:
             self.failed(error)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
@@ -160,20 +160,14 @@ class Upkeep:
             self._patches.replace_function((utils.clip_grad, utils), name, wrapped)
 
     def scheduler(self) -> None:
-        """Replace `step` of each scheduler class that defines it."""
-        from torch.optim import lr_scheduler  # noqa: PLC0415
+        """Replace `step` of each scheduler class that defines it, now or later."""
+        from torch.optim.lr_scheduler import LRScheduler  # noqa: PLC0415
 
-        for owner in _classes(lr_scheduler.LRScheduler):
-            if "step" in vars(owner):
-                wrapped = self._wrapper.wrap(owner.step, SCHEDULER, _scheduler)
-                self._patches.replace(owner, "step", wrapped)
+        def wrapped(original: Any) -> Any:
+            return self._wrapper.wrap(original, SCHEDULER, _scheduler)
 
-
-def _classes(base: Any) -> Iterator[Any]:
-    yield base
-    each: Any
-    for each in base.__subclasses__():
-        yield from _classes(each)
+        self._patches.replace(LRScheduler, "step", wrapped(LRScheduler.step))
+        self._patches.wrap_in_subclasses(LRScheduler, "step", wrapped)
 
 
 _named_scheduler = named("scheduler")

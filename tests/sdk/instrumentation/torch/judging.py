@@ -100,14 +100,15 @@ LENIENCE: dict[str, Callable[[Node], None]] = {
     "`loss`": _criterion_is_forward,
     "`micro_step`": dissolve("micro_step"),
     "`eval`": dissolve("eval"),
+    "`loader_pass`": dissolve("loader_pass"),
     "`recompute`": _bare_backward,
     "status": _no_status,
 }
 """What may be missing or otherwise where the rest is right: a note, and not wrong.
 
 What `ci.batches` makes may be called batch, steps may be counted through the session, a criterion
-may be a second forward, what hangs on a micro step or an evaluation may hang on what is around
-that, and a recomputation may be a forward or nothing.
+may be a second forward, what hangs on a micro step, an evaluation or a pass without a use may hang
+on what is around that, and a recomputation may be a forward or nothing.
 """
 
 

@@ -631,9 +631,9 @@ def prefetcher_and_two_models(ci: Any) -> Any:
 
 @loop("""
 cirron.session
-  epoch[0]
+  loader_pass
     data_load x3
-  epoch[1]
+  epoch[0]
     step[0-2]
       data_load
       forward
@@ -642,7 +642,7 @@ cirron.session
       optimizer_step
 """)
 def statistics_with_gradients(ci: Any) -> Any:
-    """A pass that computes the mean of the data with gradients enabled: an epoch without steps."""
+    """A pass that computes the mean of the data with gradients enabled is not an epoch."""
     training = Training()
     loader = parts.loader()
     mean = sum(x.sum().item() for x, _ in loader) / 24
@@ -653,9 +653,9 @@ def statistics_with_gradients(ci: Any) -> Any:
 
 @loop("""
 cirron.session
-  epoch[0]
+  loader_pass
     data_load x70
-  epoch[1]
+  epoch[0]
     data_load x65
     step[0]
       forward
@@ -689,7 +689,7 @@ cirron.session
     loss
     backward
     optimizer_step
-  epoch[0] x2
+  loader_pass x2
     data_load x3
 """)
 def loader_in_a_thread(ci: Any) -> Any:
@@ -714,19 +714,9 @@ def loader_in_a_thread(ci: Any) -> Any:
 
 @loop("""
 cirron.session
-  epoch[0]
-    step[0]
-      data_load x3
-      forward
-      loss
-      backward
-      optimizer_step
-    step[1-2]
-      forward
-      loss
-      backward
-      optimizer_step
-  step[0-2]
+  loader_pass
+    data_load x3
+  step[0-5]
     forward
     loss
     backward

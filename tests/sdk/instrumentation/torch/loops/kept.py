@@ -676,12 +676,7 @@ def eval_mode_after_the_fetch_within_the_epoch(ci: Any) -> Any:
 @loop("""
 cirron.session
   epoch[0]
-    step[0-2]
-      data_load
-      forward
-      loss
-      backward
-      optimizer_step
+    step[0-5]
       data_load
       forward
       loss
@@ -689,7 +684,7 @@ cirron.session
       optimizer_step
 """)
 def second_loader_by_hand(ci: Any) -> Any:
-    """Each iteration reads two iterators and trains on both batches separately: one step."""
+    """Each iteration reads two iterators and trains on both batches separately: two steps."""
     training = Training()
     first, second = iter(parts.loader()), iter(parts.loader())
     for _ in range(3):

@@ -114,14 +114,15 @@ class Regression(nn.Module):
 
 @loop("""
 cirron.session
-  forward
-  forward
+  eval[0]
+    forward
+    forward
   step[0-1]
     micro_step[0-1]
       forward
       backward
     optimizer_step
-  eval[0]
+  eval[1]
     forward
     forward
   step[2-3]

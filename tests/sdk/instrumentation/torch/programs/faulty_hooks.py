@@ -42,7 +42,7 @@ GUARDS = {
     "Tracker.exit_plain", "Tracker.drop", "Tracker.training_begins", "OpenStep.failed",
     "loaders.exhausted",
     "upkeep._is_free", "upkeep._attributes_of", "upkeep._add",
-    "Tracker.fetched",
+    "Tracker.fetched", "Tracker.watch_gradients", "LoaderlessSteps.returned",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
 EPOCH = trees.parse("""

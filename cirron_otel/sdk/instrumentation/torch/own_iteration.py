@@ -1,0 +1,84 @@
+"""Passes over loaders that define `__iter__` themselves, as a generator.
+
+Such a generator may read an iterator that is never exhausted, and end after its own count of
+batches. The pass is then the generator, not the iterator.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Generator
+from types import GeneratorType
+from typing import Any
+
+from ..patches import Patches
+from .tracker import Tracker
+from .trackers import Trackers
+
+
+class OwnPass:
+    """Represents one such generator, in the place of the iterator that the generator reads."""
+
+    __slots__ = ("__weakref__", "_dataset", "_source")
+
+    def __init__(self, loader: Any) -> None:
+        self._dataset = getattr(loader, "dataset", self)
+        self._source: Any = None
+
+    def represents(self, iterator: Any) -> bool:
+        """Return whether `iterator` is the one that the generator reads, if it reads several."""
+        source = None if self._source is None else self._source()
+        if source is None:
+            self._source, source = weakref.ref(iterator), iterator
+        return source is iterator
+
+    def ended(self, tracker: Tracker) -> None:
+        """End the pass: the generator has yielded its last batch. Raises nothing."""
+        try:
+            tracker.passes.own_pass_ended(self)
+        except BaseException as error:
+            tracker.failed(error)
+
+
+class OwnIteration:
+    """Watches the generators of loaders."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Wrap `__iter__` of the subclasses of DataLoader, those of the future included."""
+        from torch.utils.data import DataLoader  # noqa: PLC0415
+
+        patches.wrap_in_subclasses(DataLoader, "__iter__", self._wrapped)
+
+    def _wrapped(self, original: Any) -> Any:
+        trackers = self._trackers
+
+        @functools.wraps(original)
+        def __iter__(self: Any) -> Any:  # noqa: N807
+            batches = original(self)
+            if type(batches) is not GeneratorType:
+                return batches
+            return _watched(trackers, batches, OwnPass(self))
+
+        return __iter__
+
+
+def _watched(trackers: Trackers, batches: Any, own_pass: OwnPass) -> Generator[Any, None, Any]:
+    """Yield the batches of a generator, and end its pass with it."""
+    try:
+        while True:
+            tracker = trackers.t
+            outer, tracker.own_pass = tracker.own_pass, own_pass
+            try:
+                batch = next(batches)
+            except StopIteration as end:
+                own_pass.ended(tracker)
+                return end.value
+            finally:
+                tracker.own_pass = outer
+            yield batch
+    finally:
+        batches.close()
