@@ -113,6 +113,16 @@ class ForwardingOtlpTarget(IndexedTarget):
         self._busy: set[TenantHeaders] = set()
         """The headers of the requests in flight, whose connections must stay open."""
 
+    @property
+    def request_bytes(self) -> int:
+        """The maximum size in bytes of the batches in one request, as JSON.
+
+        It follows the smallest limit that was learned from any tenant's requests. Otherwise a group
+        would be split into parts, and accepted parts would be repeated if another part fails.
+        """
+        limits = (pusher.max_request_bytes for pusher in self._pushers.values())
+        return min(super().request_bytes, *limits)
+
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Send batches with the same headers over the connection for these.
 

@@ -53,6 +53,16 @@ class Spool:
         self._following: OtlpSender | TargetSender | None = None
 
     def put(self, tenant: str, span: str) -> str:
+        name = self.write(tenant, span)
+        self.announce([name])
+        return name
+
+    def announce(self, names: list[str]) -> None:
+        if self._following is not None:
+            self._following.stored(names)
+
+    def write(self, tenant: str, span: str) -> str:
+        """Write a batch of one span, without announcing it."""
         self._count += 1
         number = self._count
         name = file_name(1_790_000_000_000_000_000 + number, f"{number:032x}")
@@ -69,8 +79,6 @@ class Spool:
             "snapshots": [], "otel": {"session": f"{number:032x}"},
         }  # fmt: skip
         self.writer.write(json.dumps(batch).encode(), name)
-        if self._following is not None:
-            self._following.stored([name])
         return name
 
     def headers_of(self, name: str) -> TenantHeaders:

@@ -112,3 +112,25 @@ def test_exporter_that_ends_does_not_wait_for_a_tenant_without_an_answer(
         endpoint.before = lambda _: None
         with spool.followed(endpoint, protocol, passes=True):
             until(lambda: endpoint.names() == ["good", "late"])
+
+
+def test_groups_of_all_tenants_follow_the_smallest_learned_limit(tmp_path: Path) -> None:
+    """A group that had to be split would repeat its accepted parts after a failure."""
+    spool, sizes = Spool(tmp_path), list[int]()
+    with http_endpoint(lambda _tenant, _name: 200) as endpoint:
+        answer = endpoint.answer
+
+        def limited(tenant: str, names: list[str]) -> int | None:
+            sizes.append(len(names))
+            return 413 if len(names) > 4 else answer(tenant, names)
+
+        endpoint.answer = limited  # type: ignore[method-assign]
+        for number in range(20):
+            spool.put("a", f"a{number}".ljust(4_000, "x"))
+        with spool.followed(endpoint, "http/protobuf", passes=True):
+            until(lambda: len(endpoint.names()) == 20)
+            sizes.clear()
+            names = [spool.write("b", f"b{number}".ljust(4_000, "x")) for number in range(20)]
+            spool.announce(names)
+            until(lambda: len(endpoint.names()) == 40)
+    assert max(sizes) <= 8
