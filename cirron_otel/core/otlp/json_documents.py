@@ -16,8 +16,8 @@ from .framing import StreamError
 Line = tuple[int, bytes | None]
 """The number of a line, from 1, and its text; None if it is too long."""
 
-_TOKEN = re.compile(rb'"(?:[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")?|[\[\]{}]')
-"""Matches a bracket or a string; only a quote if the string does not end in its line."""
+_TOKEN = re.compile(rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|("[^\n]*+)|[\[\]{}]')
+"""Matches a bracket or a string. The group matches a string that does not end in its line."""
 _STARTS_OVER = re.compile(rb'\{\s*"resource_?(?:[sS]pans|[mM]etrics|[lL]ogs|[pP]rofiles)"')
 """Matches the start of a document: its keys are not the keys of any object in a document."""
 _INDENT = (b" ", b"\t", b"")
@@ -132,6 +132,8 @@ def _scan(text: bytes, depth: int) -> tuple[int | None, int | None]:
     that closes the outermost one; None if there is none.
     """
     for token in _TOKEN.finditer(text):
+        if token.lastindex:
+            return None, None
         match token[0]:
             case b"{" | b"[":
                 depth += 1
@@ -139,6 +141,4 @@ def _scan(text: bytes, depth: int) -> tuple[int | None, int | None]:
                 depth -= 1
                 if depth <= 0:
                     return depth, token.end()
-            case b'"':
-                return None, None
     return depth, None

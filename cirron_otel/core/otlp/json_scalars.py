@@ -17,7 +17,9 @@ _LONGEST_INT = 24
 _SHOWN = 40
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_PARTS = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]+))?")
+_PARTS = re.compile(
+    r"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?)(?=[0-9])0*+([0-9]*+))?"  # linear in any text
+)
 _LONGEST_EXPONENT = 9
 _TO_STANDARD_BASE64 = str.maketrans("-_", "+/")
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}

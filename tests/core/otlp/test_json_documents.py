@@ -116,6 +116,13 @@ def test_many_documents_in_one_line_are_split_once() -> None:
     assert (len(found), error) == (count, "")
 
 
+def test_strings_that_do_not_end_are_scanned_once() -> None:
+    """A scan of the rest of the line for each quote would take hours."""
+    damaged = '{"a":"' + '\\"' * 300_000
+    found, problems = read(f"{line('a').decode().rstrip()}{damaged}\n{line('b').decode()}")
+    assert (found, len(problems)) == (["a0", "b0"], 1)
+
+
 def test_a_document_is_scanned_once_whatever_its_indentation() -> None:
     """A scan of all earlier lines for each line would take hours."""
     text = "{\n\n" + "\n".join(['"resourceSpans":[', *["{},", "  {},"] * 100_000, "{}", "]", "}"])

@@ -80,6 +80,21 @@ def test_tiny_numbers_are_not_zero(text: str) -> None:
             traces_from_json(value_document(f'{{"intValue":{written}}}'))
 
 
+@pytest.mark.parametrize(
+    "text", ["1e" + "0" * 10**6 + "x", "0" * 10**6 + "x", "1." + "0" * 10**6 + "x"]
+)
+def test_long_texts_are_refused_in_linear_time(text: str) -> None:
+    """Quadratic time would be hours."""
+    with pytest.raises(InputError, match="expected int64"):
+        traces_from_json(value_document(f'{{"intValue":"{text}"}}'))
+
+
+def test_leading_zeros_of_an_exponent_do_not_count() -> None:
+    for text in ("1e" + "0" * 10**5 + "3", "1e+0003", "1000e" + "0" * 10**5):
+        message, _ = traces_from_json(value_document(f'{{"intValue":"{text}"}}'))
+        assert only_value(message).int_value == 1000
+
+
 def test_a_refused_number_is_shown_as_it_is_written() -> None:
     with pytest.raises(InputError, match=r"found the number 9007199254740993\.5$"):
         traces_from_json(value_document('{"intValue":9007199254740993.5}'))
