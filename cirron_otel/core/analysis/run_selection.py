@@ -87,7 +87,7 @@ def _wanted(spool: SpoolRuns, wanted: str) -> Run:
 
 
 def _limit(reader: SpoolReader, run: Run, spool: SpoolRuns) -> None:
-    reader.only = run.batches | _unreadable(reader, run, spool.runs)
+    reader.only = run.batches | unreadable_of(reader, run, spool.runs)
 
 
 def limit_again(reader: SpoolReader, run: Run, spool: SpoolRuns) -> None:
@@ -107,13 +107,15 @@ def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:
 
     If no run is recorded, as in a recording of cirron-sdk, all batches count as one run.
     """
-    return [
-        (
-            chosen,
-            reader if batches is None else SpoolReader(reader.paths.root, only=batches),
-        )
-        for chosen, batches in each_run(read_runs(reader))
-    ]
+    spool = read_runs(reader)
+    found = []
+    for chosen, batches in each_run(spool):
+        of_run = reader
+        if batches is not None and chosen.run is not None:
+            unreadable = unreadable_of(reader, chosen.run, spool.runs)
+            of_run = SpoolReader(reader.paths.root, only=batches | unreadable)
+        found.append((chosen, of_run))
+    return found
 
 
 def each_run(spool: SpoolRuns) -> list[tuple[ChosenRun, frozenset[str] | None]]:
@@ -128,7 +130,7 @@ def _chosen(run: Run, spool: SpoolRuns) -> ChosenRun:
     return ChosenRun(run, len(spool.runs), others[:MOST_LISTED])
 
 
-def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
+def unreadable_of(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
     """Return the unreadable files that may belong to the run, so that they are reported.
 
     Files of processes that belong only to other runs are excluded.

@@ -14,13 +14,22 @@ import ibis
 from ...semconv import HOST_NAME
 from ..analysis.index import SpoolIndex
 from ..analysis.run_batch import RunBatchOutline, host_of_rows, outline_of
-from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
+from ..analysis.run_selection import (
+    ALL,
+    ChosenRun,
+    choose,
+    each_run,
+    limit_again,
+    unreadable_of,
+)
 from ..analysis.runs import SpoolRuns, runs_of
 from ..analysis.sessions import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.rows import rows_of
 from ..records.trace_marks import TRACE_STEP
+from ..run.files import unreadable_in
 from ..run.shapes.producers import NAMES, REQUEST, TRAINING, Producer, is_cirron_sdk
+from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
@@ -52,13 +61,15 @@ class OpenedRun:
     """The marks, each once."""
     index: SpoolIndex
     """The odd batches."""
-    reader: SpoolReader | None
-    """The reader that has read the spool with the states of the processes; None without one."""
+    paths: SpoolPaths | None
+    """The spool with the states of its processes; None if there is none."""
     chosen: ChosenRun
     is_complete: bool
     """Whether the batches are all of the spool."""
     hosts: list[tuple[set[int], str | None]]
     """For each batch with spans in order: the ranks of its spans, and the host that recorded it."""
+    unreadable: int
+    """The number of batches that could not be read, and may be of the run."""
 
 
 class OpenedTables:
@@ -136,8 +147,8 @@ class OpenedTables:
             relations = step_relations(engine, distinct(engine, span))
             _check_units(engine, relations)
             yield OpenedRun(
-                engine, files, self._batches, relations, mark, index, self._reader, chosen,
-                names is None, self._hosts(names),
+                engine, files, self._batches, relations, mark, index, self._paths, chosen,
+                names is None, self._hosts(names), self._unreadable(chosen, names),
             )  # fmt: skip
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
@@ -155,6 +166,14 @@ class OpenedTables:
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.CIRRON_SDK]}")
         if recorders and all(is_foreign for _, is_foreign in recorders):
             raise NeedsPythonError(f"the run has scopes of {NAMES[Producer.FOREIGN]}")
+
+    def _unreadable(self, chosen: ChosenRun, names: frozenset[str] | None) -> int:
+        reader = self._reader
+        if reader is None:
+            return 0
+        if chosen.run is None or names is None:
+            return unreadable_in(reader)
+        return unreadable_in(reader, unreadable_of(reader, chosen.run, self.runs.runs))
 
     def _hosts(self, names: frozenset[str] | None) -> list[tuple[set[int], str | None]]:
         hosts = []

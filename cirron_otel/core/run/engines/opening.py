@@ -18,9 +18,8 @@ def engine_run(opened: OpenedRun, slowest: int = 10, accounts: AccountNames = BY
     Its methods raise InputError if the engine cannot read the run, and TargetError if there is no
     disk space.
     """
-    reader = opened.reader
     files = RunFiles(
-        None if reader is None else reader.paths, opened.batches, opened.is_complete,
-        opened.files.may_have_drops, reader,
+        opened.paths, opened.batches, opened.is_complete, opened.files.may_have_drops,
+        opened.unreadable,
     )  # fmt: skip
     return Run(EngineRecording(opened, Texts()), files, slowest, accounts)
