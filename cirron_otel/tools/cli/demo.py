@@ -25,6 +25,7 @@ from ..present.tables import breakdown_table
 from . import demo_targets, output, training
 from .folding import fold, folded_trees
 from .parameters import json_option
+from .progress import progress
 
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 RECORDING = Path(__file__).parent / "recording"
 _NAME = "cirron-otel"
 _OTLP = "trace.jsonl"
+_BEGINNING = "training a small network on the CPU, for a few seconds"
 _SPANS = 50_000
 
 
@@ -96,14 +98,18 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     from ..present.head import head_parts
 
     with _output_directory(directory) as place, demo_targets.storing(place) as storing:
-        if not as_json and not replay and training.is_installed():
-            output.result("Training a small network on the CPU, for a few seconds …")
-            output.flush()
-        run = _run(place, replay)
-        trip = _round_trip(run, place)
-        stored = storing.store(run.source, run.session, run.forest.spans)
-        outcome = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
-        breakdown, document = _concluded(run)
+        if not replay and training.is_installed():
+            output.message(_BEGINNING)
+        with progress("training") as stages:
+            run = _run(place, replay)
+            stages.stage("converting to OTLP and back")
+            trip = _round_trip(run, place)
+            stages.stage("storing with a collector")
+            stored = storing.store(run.source, run.session, run.forest.spans)
+            stages.stage("sending")
+            outcome = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
+            stages.stage("looking for findings")
+            breakdown, document = _concluded(run)
         if as_json:
             output.document(_to_json(run, breakdown, document, place, outcome))
         else:

@@ -22,6 +22,7 @@ _SETTINGS = {
     "CIRRON_FRAMEWORKS": "torch",
     "CIRRON_JOIN": "none",
     "CIRRON_OUTPUT": "spool",
+    "CIRRON_QUIET": "true",
     "CIRRON_SNAPSHOTS": "stats",
 }
 """The settings that make the training independent of cirron.yaml and ~/.cirron/config.toml."""

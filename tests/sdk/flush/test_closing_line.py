@@ -1,4 +1,4 @@
-"""The line at the end of a run: for a person at a terminal, and nobody else."""
+"""The line at the end of a run, which one process writes once."""
 
 from __future__ import annotations
 
@@ -61,8 +61,17 @@ def test_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("is_terminal", "variables", "ending", "is_said"),
     [
-        (False, {}, "", False),
-        (False, {"CIRRON_QUIET": "false", "CIRRON_OUTPUT_DIR": "out"}, "ci.shutdown()", True),
+        (False, {"CIRRON_OUTPUT_DIR": "out"}, "", True),
+        (
+            False,
+            {
+                "CIRRON_QUIET": "false",
+                "CIRRON_OTEL_RUN_ID": "theirs",
+                "CIRRON_OUTPUT_DIR": "out",
+            },
+            "ci.shutdown()",
+            True,
+        ),
         (True, {"CIRRON_QUIET": "true"}, "", False),
         (True, {"RANK": "1", "WORLD_SIZE": "2"}, "", False),
         (True, {"CIRRON_OUTPUT": "none"}, "", False),
