@@ -21,6 +21,7 @@ from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, RayTrain, announce_loaders
 from .modules import Modules
+from .one_pass import NODES
 from .optimizers import OptimizerConstruction, Optimizers, Scaler
 from .own_iteration import OwnIteration
 from .recovery import finish
@@ -177,6 +178,9 @@ class TorchHooks(FrameworkHooks):
             ),
             "torch.distributed.checkpoint": lambda module: self._install(
                 [("distributed checkpoints", lambda: self._files.distributed(module))]
+            ),
+            NODES: lambda module: self._install(
+                [("torchdata.nodes", lambda: Loaders(trackers).install_nodes(patches, module))]
             ),
             KERAS: lambda module: self._install(
                 [("keras", lambda: KerasOptimizers(trackers).install(patches, module))]

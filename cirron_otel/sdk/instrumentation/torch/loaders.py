@@ -32,6 +32,14 @@ class Loaders:
         replacement = recorded_next(self._trackers, original)
         patches.replace(dataloader._BaseDataLoaderIter, "__next__", replacement)
 
+    def install_nodes(self, patches: Patches, module: Any) -> None:
+        """Hook the iterator of torchdata's `Loader`; `module` is `torchdata.nodes.loader`.
+
+        Raises AttributeError if this torchdata has no such class.
+        """
+        owner = module.LoaderIterator
+        patches.replace(owner, "__next__", recorded_next(self._trackers, owner.__next__))
+
 
 def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a `__next__` that records `original`."""

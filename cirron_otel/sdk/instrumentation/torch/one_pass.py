@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _GENERATOR = 0x20
 _SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
+NODES = "torchdata.nodes.loader"
+"""The module of torchdata's `Loader`, which keeps one iterator for all passes."""
 _SAMPLERS = "torch.utils.data.sampler"
 _KEPT = 3
 """Reference count of an iterator that only its loader references: one for the loader, and two for
@@ -125,7 +127,7 @@ class Pass:
         self.is_simple = self.is_only_batch = False
         """`is_simple`: only the pass's own iterator, which never restarts, drives the steps.
         `is_only_batch`: the first batch is known to be the loader's only batch."""
-        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        self.restarts = may_restart(iterator)
         """Whether the pass's iterator may restart."""
         self.is_manual = False
         """Whether the program turned out to open the steps itself."""
@@ -169,7 +171,7 @@ class Pass:
     def adopt(self, iterator: Any, iterator_gone: Any) -> None:
         """Make another iterator the pass's own iterator."""
         self.iterator = self.driver = weakref.ref(iterator, iterator_gone)
-        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        self.restarts = may_restart(iterator)
         self.is_simple = not self.restarts
         self.fetches = max(self.fetches, 2)
         self.other = None
@@ -320,6 +322,12 @@ def reference_to(thing: Any) -> Any:
 
 def _nothing() -> None:
     pass
+
+
+def may_restart(iterator: Any) -> bool:
+    """Return whether an iterator may restart: its loader keeps it."""
+    keeps = getattr(iterator, "_persistent_workers", False)
+    return bool(keeps) or type(iterator).__module__ == NODES
 
 
 def begins_again(loader_pass: Pass, iterator: Any) -> bool:

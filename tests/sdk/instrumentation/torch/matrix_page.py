@@ -36,10 +36,10 @@ computes the same as without tracing; and nothing was logged, swallowed or dropp
 **cirron-sdk {sdk}** is judged only by the scopes that it has. It counts as right if nothing but the
 following differs, which the row then names: *`batch`* (its name for the steps of `ci.batches`),
 *step numbers* (they continue through the session), *`loss`* (a second `forward`), *`micro_step`*,
-*`eval`* and *`loader_pass`* (their children belong to the scope around them), *`recompute`* (a `forward` or
-nothing) and *status*. Attributes and times are not compared. An evaluation that is an `epoch` is
-wrong: it shifts the numbers of the epochs that train. If cirron-sdk makes a loop raise, the row
-contains the exception. {sdk_right} of {count} are right.
+*`eval`* and *`loader_pass`* (their children belong to the scope around them), *`recompute`* (a
+`forward` or nothing) and *status*. Attributes and times are not compared. An evaluation that is an
+`epoch` is wrong: it shifts the numbers of the epochs that train. If cirron-sdk makes a loop raise,
+the row contains the exception. {sdk_right} of {count} are right.
 
 **traceml-ai {traceml}** records a table of steps, not a tree: for each step, the time and the
 number of calls of its phases. It was started with `traceml_ai.init(mode="auto")` and its server. It

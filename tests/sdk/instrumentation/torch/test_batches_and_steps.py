@@ -525,6 +525,66 @@ def loader_that_cycles(ci: Any) -> Any:
     return training.losses
 
 
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load
+    forward
+    loss
+    data_load
+    forward
+    loss
+  epoch[1]
+    step[0-1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  epoch[2]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def loader_of_torchdata_nodes(ci: Any) -> Any:
+    """torchdata.nodes: one iterator for all epochs; the second epoch is left by a break."""
+    nodes = pytest.importorskip("torchdata.nodes")
+    training = Training()
+
+    def loader(count: int) -> Any:
+        data = parts.points(count)
+        sampler = nodes.IterableWrapper(range(count))
+        mapped = nodes.Mapper(sampler, lambda index: data[index])
+        batches = nodes.Batcher(mapped, batch_size=2)
+        return nodes.Loader(nodes.Mapper(batches, torch.utils.data.default_collate))
+
+    train, held_out = loader(6), loader(4)
+    for epoch in range(3):
+        training.model.train()
+        for number, batch in enumerate(train):
+            training.step(batch)
+            if epoch == number == 1:
+                break
+        if epoch == 0:
+            training.model.eval()
+            with torch.no_grad():
+                training.evaluate(held_out)
+    return training.losses
+
+
 # --- backwards without an optimizer ---------------------------------------------------------------
 
 
@@ -927,7 +987,7 @@ def scheduler_of_a_later_class(ci: Any) -> Any:
     """A scheduler that calls nothing of torch's schedulers in its `step`."""
 
     class Halving(torch.optim.lr_scheduler.LRScheduler):
-        def step(self, epoch: int | None = None) -> None:
+        def step(self, epoch: int | None = None) -> None:  # noqa: ARG002
             self._step_count = getattr(self, "_step_count", 0) + 1
             for group in self.optimizer.param_groups:
                 group["lr"] /= 2
