@@ -44,7 +44,7 @@ def run(directory: Path, env: dict[str, str], **options: Any) -> dict[str, Any]:
     """Run the program, and return its health."""
     done = subprocess.run(
         [sys.executable, PROGRAM, directory, json.dumps(options)],
-        env=environment(OTEL_METRIC_EXPORT_INTERVAL="200", **env),
+        env=environment(OTEL_METRIC_EXPORT_INTERVAL="200", CIRRON_QUIET="true", **env),
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stderr == ""

@@ -36,8 +36,8 @@ def ran(directory: Path, *arguments: str, **variables: str) -> list[dict[str, An
     script.write_text(PROGRAM)
     words = [sys.executable, str(script), *arguments]
     done = subprocess.run(
-        words, cwd=directory, env=environment(**variables), capture_output=True, text=True,
-        timeout=60, check=False,
+        words, cwd=directory, env=environment(CIRRON_QUIET="true", **variables),
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return resources(directory)
