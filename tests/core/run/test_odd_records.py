@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.run_report import RunReport
-from cirron_otel.core.analysis.verdicts.run_window import diagnosis_of
+from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
@@ -106,10 +106,7 @@ def test_rank_minus_one_is_no_missing_rank(tmp_path: Path) -> None:
     reader = spool(tmp_path, (spans, []))
     found = reported(reader, reader)
     assert [each.rank for each in found.ranks] == [None, -1]
-    with open_run(reader, reader) as run:
-        diagnosis = diagnosis_of(run, thresholds_of("run"))
-    assert diagnosis is not None
-    assert diagnosis.ranks == [None, -1]
+    assert diagnose_batches(reader, thresholds_of("run")).ranks == [None, -1]
 
 
 def test_a_mark_without_a_scope_is_not_that_of_a_step_without_an_id(tmp_path: Path) -> None:

@@ -40,13 +40,6 @@ def diagnose_batches(
         return diagnose(step_window(run, limits, world_size), limits)
 
 
-def diagnosis_of(run: Run, limits: Thresholds, world_size: int | None = None) -> Diagnosis | None:
-    """Return the verdicts on the last units; None if there are neither units nor a summary."""
-    if not run.has_units and next(iter(run.recording.summary_values()), None) is None:
-        return None
-    return diagnose(step_window(run, limits, world_size), limits)
-
-
 def step_window(
     run: Run, limits: Thresholds, world_size: int | None = None, stalls: Sequence[Stall] = ()
 ) -> StepWindow:

@@ -187,7 +187,7 @@ class Bid:
             free = _BLOCKS - 1
         percentile = sum(part / max(free, 1) ** power for power, part in enumerate(_T))
         low = max(low - percentile * variance**0.5, 0.0) + self._exact_ns
-        return min(low, self.total_ns)
+        return min(float(low), float(self.total_ns))
 
     def commit(self) -> None:
         """Claim the amounts."""
