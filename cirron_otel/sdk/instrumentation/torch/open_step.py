@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..iteration import Iteration
     from ..training_loop import TrainingLoop
     from .one_pass import Pass
-    from .own_iteration import OwnPass
+    from .own_pass import OwnPass
     from .torch_state import TorchState
 
 

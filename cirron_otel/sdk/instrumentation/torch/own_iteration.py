@@ -7,38 +7,14 @@ batches. The pass is then the generator, not the iterator.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Generator
 from types import GeneratorType
 from typing import Any
 
 from ..patches import Patches
+from .own_pass import OwnPass
 from .tracker import Tracker
 from .trackers import Trackers
-
-
-class OwnPass:
-    """Represents one such generator, in the place of the iterator that the generator reads."""
-
-    __slots__ = ("__weakref__", "_dataset", "_source")
-
-    def __init__(self, loader: Any) -> None:
-        self._dataset = getattr(loader, "dataset", self)
-        self._source: Any = None
-
-    def represents(self, iterator: Any) -> bool:
-        """Return whether `iterator` is the one that the generator reads, if it reads several."""
-        source = None if self._source is None else self._source()
-        if source is None:
-            self._source, source = weakref.ref(iterator), iterator
-        return source is iterator
-
-    def ended(self, tracker: Tracker) -> None:
-        """End the pass: the generator has yielded its last batch. Raises nothing."""
-        try:
-            tracker.passes.own_pass_ended(self)
-        except BaseException as error:
-            tracker.failed(error)
 
 
 class OwnIteration:
@@ -75,10 +51,18 @@ def _watched(trackers: Trackers, batches: Any, own_pass: OwnPass) -> Generator[A
             try:
                 batch = next(batches)
             except StopIteration as end:
-                own_pass.ended(tracker)
+                _end(tracker, own_pass)
                 return end.value
             finally:
                 tracker.own_pass = outer
             yield batch
     finally:
         batches.close()
+
+
+def _end(tracker: Tracker, own_pass: OwnPass) -> None:
+    """End the pass: the generator has yielded its last batch. Raises nothing."""
+    try:
+        tracker.passes.own_pass_ended(own_pass)
+    except BaseException as error:
+        tracker.failed(error)
