@@ -79,6 +79,8 @@ class LoaderlessSteps:
 
     def backward_begins(self) -> None:
         """Release the waiting forward passes that the backward pass which begins now cannot use."""
+        if not any(each.is_unused for each in self._waiting):
+            return
         start = self._changes[-1] if self._changes else 0
         waiting = self._waiting[start:]
         if has_backward(waiting):
