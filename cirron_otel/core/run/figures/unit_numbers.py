@@ -88,7 +88,7 @@ class UnitNumbers:
             numbers[order] = np.arange(len(unique))
             self._ordered, self._sorted, self._numbers = unique[order], unique, numbers
             found = numbers[where]
-            self._places_in_order = np.arange(len(keys))
+            self._places_in_order = np.arange(len(unique))
         elif np.array_equal(keys, self._ordered):
             found = self._places_in_order
         else:
