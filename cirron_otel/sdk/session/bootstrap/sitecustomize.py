@@ -9,6 +9,7 @@ so it uses old syntax, and a failure prints at most one line to stderr.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 # ruff: noqa: PLC0415, SIM105, UP031 - few imports; old interpreters
 
+import atexit
 import os
 import sys
 import time
@@ -30,6 +31,9 @@ _LOGGERS = ("mlflow", "tensorboardX", "wandb")
 _MET = _FRAMEWORKS + _LOGGERS + _OURS
 """Modules whose import shows that the process may have something to record. The frameworks that are
 not named here import one that is."""
+
+_UNHOOKED = (("jax", "JAX"),)
+"""Modules of frameworks that are not hooked, and the names of these frameworks."""
 
 
 class _Finder(object):  # noqa: UP004 - for any interpreter
@@ -102,6 +106,18 @@ def _met(name, finder):
         )
 
 
+def _ended(finder):
+    """Report at exit that nothing was recorded because a framework is not hooked."""
+    if finder not in sys.meta_path or os.environ.get("RANK", "0") != "0":
+        return  # something was recorded, or another process reports it
+    for module, framework in _UNHOOKED:
+        if module in sys.modules:
+            _say(
+                "%s is not hooked, so nothing was recorded: put each step of the loop into"
+                " `with cirron_otel.scope('step'):`" % framework
+            )
+
+
 def _say(text):
     try:
         sys.stderr.write("cirron-otel: " + text + "\n")
@@ -136,5 +152,7 @@ if os.environ.get("PYTHONPATH") == _HERE + os.pathsep:
         del sys.path[_at]
 
 sys.path[:] = [each for each in sys.path if each != _HERE]
-sys.meta_path.insert(0, _Finder())
+_finder = _Finder()
+sys.meta_path.insert(0, _finder)
+atexit.register(_ended, _finder)
 _others()

@@ -9,6 +9,8 @@ import venv
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from tests.kit.sessions.processes import environment
 
 from .running import (
@@ -93,6 +95,23 @@ if __name__ == "__main__":
     done = run(tmp_path, "--", PYTHON, str(write(tmp_path, "many.py", program)))
     assert (done.returncode, done.stdout) == (0, "child\n" * 3), done.stderr
     assert others(spool_of(tmp_path)) == []
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_program_of_a_framework_without_hooks_is_advised_if_nothing_was_recorded(
+    tmp_path: Path, is_recorded: bool
+) -> None:
+    """Only the name of the module is read, so an empty one is enough."""
+    write(tmp_path, "jax.py", "")
+    scope = "import cirron_otel as ci\nwith ci.scope('step'): pass" if is_recorded else ""
+    path = write(tmp_path, "train.py", f"import jax\n{scope}")
+    done = run(tmp_path, "--", PYTHON, str(path))
+    assert done.returncode == 0
+    assert done.stderr.count("JAX is not hooked") == (not is_recorded)
+    for env in ({"RANK": "1"}, {"RANK": "0"}):
+        done = run(tmp_path, "--", PYTHON, str(path), env=env)
+        is_first = env["RANK"] == "0"
+        assert done.stderr.count("JAX is not hooked") == (is_first and not is_recorded)
 
 
 def test_a_sitecustomize_that_is_there_runs_as_ever(tmp_path: Path) -> None:
