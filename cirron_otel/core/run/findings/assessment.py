@@ -174,7 +174,9 @@ def advise(finding: Finding, *texts: str, part: float | None = 1.0) -> None:
 
     The gain of further advice is unknown.
     """
-    gain = None if finding.cost_ns is None or part is None else round(finding.cost_ns * part)
+    cost, gain = finding.cost_ns, None
+    if cost is not None and part is not None:
+        gain = min(round(cost * part), cost)  # a product of 2 ** 53 and more is rounded
     finding.advice = [
         Advice(text, gain if place == 0 else None) for place, text in enumerate(texts)
     ]
