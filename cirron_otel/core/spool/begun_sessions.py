@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from ... import exactjson
 from ...errors import InputError
 from .journal import journal_path, read_journal
 from .owner import batch_id_of, is_alive, owners
@@ -36,6 +36,6 @@ def begun_sessions(paths: SpoolPaths, sealed: Collection[str]) -> Iterator[tuple
             "batch_id": batch_id, "created_ns": written,
             "spans": [], "marks": [], "snapshots": [], "otel": journal.exact.get("otel"),
         }  # fmt: skip
-        data = json.dumps(batch).encode()
+        data = exactjson.dumps(batch)
         start_ns = min((each.start_ns for each in journal.state.open), default=written)
         yield BatchFile(file_name(written, batch_id), journal_path(paths, owner), data), start_ns

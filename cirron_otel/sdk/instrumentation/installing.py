@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.config.options import Config
 from ..session.errors import record_error, report_problem
-from ..tracing.hidden_frames import hidden, hide_package, strip
+from ..tracing.hidden_frames import forget_callers, hidden, hide_package, strip
 from ..tracing.state import state
 from . import training_loop
 from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess, request, requests
@@ -253,6 +253,7 @@ class Instrumentation:
                 hooks.remove()
             except Exception as error:
                 record_error("hooks", error)
+        forget_callers()
 
     def on_flush(self) -> None:
         """Hook frameworks whose import was missed, and finish phases that have waited too long.

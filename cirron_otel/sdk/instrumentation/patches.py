@@ -83,19 +83,28 @@ class Patches:
         Subclasses that are defined later are included, if their `__init_subclass__` calls that of
         `base`.
         """
+        made: weakref.WeakSet[Any] = weakref.WeakSet()
 
         def adopt(owner: type) -> None:
-            original = vars(owner).get(name)
-            replacement = wrapped(original) if isinstance(original, FunctionType) else None
-            if replacement is not None:
-                self._replace_own(owner, name, replacement)
+            try:
+                original = vars(owner).get(name)
+                if isinstance(original, FunctionType) and original in made:
+                    # A class that was copied from another one has its replacement.
+                    original = original.__wrapped__  # type: ignore[attr-defined]
+                replacement = wrapped(original) if isinstance(original, FunctionType) else None
+                if replacement is not None:
+                    made.add(replacement)
+                    self._replace_own(owner, name, replacement)
+            except Exception as error:  # such as a metaclass that forbids assignments
+                record_error("hooks", error)
 
         def __init_subclass__(cls: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            super(base, cls).__init_subclass__(*args, **kwargs)
             try:
-                adopt(cls)
-            except Exception as error:
-                record_error("hooks", error)
+                super(base, cls).__init_subclass__(*args, **kwargs)
+            except BaseException as error:
+                strip(error)
+                raise
+            adopt(cls)
 
         for owner in _subclasses(base):
             adopt(owner)
@@ -164,8 +173,6 @@ class Patches:
             self._undo(owner, name)
 
     def _undo(self, owner: Any, name: str | None) -> None:
-        if owner is None:
-            self._undo_classes()
         remaining = []
         for each in reversed(self._replaced):
             if owner is not None and (each[0] is not owner or each[1] != name):
@@ -179,6 +186,8 @@ class Patches:
             except Exception as error:
                 record_error("unhook", error)
         self._replaced = remaining[::-1]
+        if owner is None:
+            self._undo_classes()  # after the replacements that were made on top of theirs
 
     def _undo_classes(self) -> None:
         classes = [(owner, dict(names)) for owner, names in self._of_classes.items()]

@@ -175,6 +175,11 @@ class _Site(NamedTuple):
 _sites: dict[tuple[int, int], _Site] = {}
 
 
+def forget_callers() -> None:
+    """Release the programs whose calls `as_caller` has seen. Called when the hooks are removed."""
+    _sites.clear()
+
+
 def as_caller(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function` from a frame that looks like its visible caller's.
 

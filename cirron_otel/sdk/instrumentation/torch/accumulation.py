@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .torch_state import TorchState
 
 _ELEMENTS = 1_024
-"""Number of elements of a gradient that are read to see whether it is zero."""
+"""Number of elements of a gradient that are read first."""
 
 
 class Gradients:
@@ -52,11 +52,10 @@ class Gradients:
         parameter = None if self._reference is None else self._reference()
         return parameter is not None and parameter._version != self._version
 
-    def are_removed(self, *, is_clipped: bool) -> bool:
+    def are_removed(self) -> bool:
         """Return whether the gradient was set to None or to zero since the last backward pass.
 
-        A gradient that was changed, but not by clipping, counts as zero if it is on a device:
-        reading it would wait for the device.
+        A gradient on a device is not read, because that would wait for the device.
         """
         parameter = None if self._reference is None else self._reference()
         if parameter is None:
@@ -64,11 +63,12 @@ class Gradients:
         gradient = parameter.grad
         if gradient is None:
             return True
-        if gradient._version == self._gradient_version:
-            return False
-        if gradient.device.type != "cpu":
-            return not is_clipped
-        return _is_zero(gradient)
+        return (
+            gradient._version != self._gradient_version
+            and gradient.device.type == "cpu"
+            and not hasattr(gradient, "to_local")  # reading a DTensor would wait for other ranks
+            and _is_zero(gradient)
+        )
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""
@@ -89,6 +89,7 @@ class Gradients:
 
 
 def _is_zero(gradient: Any) -> bool:
-    """Return whether the first elements of a gradient are zero."""
-    elements = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return not elements.detach().reshape(-1)[:_ELEMENTS].any().item()
+    """Return whether a gradient is zero. Most are not, as their first elements show."""
+    elements = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
+    elements = elements.reshape(-1)
+    return not (elements[:_ELEMENTS].any().item() or elements.any().item())

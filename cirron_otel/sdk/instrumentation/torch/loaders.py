@@ -170,6 +170,8 @@ def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
     try:
         tracker.passes.steps.undo_fetch(load)
         tracker.passes.exhausted(iterator)
+        if tracker.own_pass is not None and tracker.own_pass is iterator:
+            tracker.own_pass.forget()
     except BaseException as error:
         tracker.failed(error)
 

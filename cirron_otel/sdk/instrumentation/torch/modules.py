@@ -75,8 +75,10 @@ class Modules:
     def _wrapped_call(self, original: FunctionType) -> Any:
         """Return the replacement of a class's own `__call__` that calls no inherited one."""
         code = getattr(inspect.unwrap(original), "__code__", None)
-        if original.__module__.partition(".")[0] == "torch" or (
-            code is None or {"super", "__call__"} <= set(code.co_names)
+        if (original.__module__ or "").partition(".")[0] == "torch" or (
+            code is None
+            or {"super", "__call__"} <= set(code.co_names)
+            or inspect.iscoroutinefunction(original)
         ):
             return None
         gate, is_compiling = self._gate, self._torch.compiler.is_dynamo_compiling

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .kinds import CLIP_GRAD, NAMES
 from .one_pass import Pass
 
 if TYPE_CHECKING:
@@ -24,19 +23,16 @@ class NextBatches:
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
 
-    def is_updated(self, training: Pass, iteration: Iteration) -> bool:
+    def is_updated(self, training: Pass) -> bool:
         """Return whether the weights were changed, or the gradients removed, since the backward.
 
         Only if no optimizer has stepped in the pass.
         """
-        return self._steps.is_changed(training) or self._are_removed(iteration)
+        return self._steps.is_changed(training) or self._are_removed()
 
-    def _are_removed(self, iteration: Iteration) -> bool:
+    def _are_removed(self) -> bool:
         tracker = self._tracker
-        if not tracker.watches_gradients:
-            return False
-        is_clipped = any(each._name == NAMES[CLIP_GRAD] for each in iteration.children)
-        return tracker.gradients.are_removed(is_clipped=is_clipped)
+        return tracker.watches_gradients and tracker.gradients.are_removed()
 
     def waits(self, training: Pass, iteration: Iteration) -> bool:
         """Return whether the fetch that begins now stays undecided, in the open step.
@@ -62,7 +58,7 @@ class NextBatches:
         if iteration is None:
             training.undecided_from = None
             return
-        is_step = self.is_updated(training, iteration) and self._is_divisible(training, iteration)
+        is_step = self.is_updated(training) and self._is_divisible(training, iteration)
         training.removes_gradients = is_step
         self.decide(training, adds=not is_step)
 
@@ -105,14 +101,15 @@ class NextBatches:
         if iteration is None:
             return
         if at is not None and at < len(iteration.children):
-            is_step = self._are_removed(iteration) and self._is_divisible(training, iteration)
+            is_removed = training.removes_gradients or self._are_removed()
+            is_step = is_removed and self._is_divisible(training, iteration)
             self.decide(training, adds=not is_step)
             iteration = self._tracker.iteration
         training.undecided_from = None
         if (
             iteration is not None
             and iteration.accumulates
-            and (training.removes_gradients or self.is_updated(training, iteration))
+            and (training.removes_gradients or self.is_updated(training))
         ):
             iteration.stepped(None)
             self._tracker.into(None)

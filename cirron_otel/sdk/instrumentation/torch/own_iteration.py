@@ -11,6 +11,8 @@ from collections.abc import Generator
 from types import GeneratorType
 from typing import Any
 
+from ...session.errors import record_error
+from ...tracing.hidden_frames import strip
 from ..patches import Patches
 from .own_pass import OwnPass
 from .tracker import Tracker
@@ -34,30 +36,48 @@ class OwnIteration:
 
         @functools.wraps(original)
         def __iter__(self: Any) -> Any:  # noqa: N807
-            batches = original(self)
-            if type(batches) is not GeneratorType:
+            try:
+                batches = original(self)
+            except BaseException as error:
+                strip(error)
+                raise
+            try:
+                # A copy of the loader's class in another process has other trackers.
+                if type(batches) is not GeneratorType or type(trackers) is not Trackers:
+                    return batches
+                return _watched(trackers, batches, OwnPass(self))
+            except Exception as error:
+                record_error("torch", error)
                 return batches
-            return _watched(trackers, batches, OwnPass(self))
 
         return __iter__
 
 
-def _watched(trackers: Trackers, batches: Any, own_pass: OwnPass) -> Generator[Any, None, Any]:
-    """Yield the batches of a generator, and end its pass with it."""
-    try:
-        while True:
-            tracker = trackers.t
-            outer, tracker.own_pass = tracker.own_pass, own_pass
-            try:
-                batch = next(batches)
-            except StopIteration as end:
-                _end(tracker, own_pass)
-                return end.value
-            finally:
-                tracker.own_pass = outer
-            yield batch
-    finally:
-        batches.close()
+def _watched(trackers: Trackers, batches: Any, own_pass: OwnPass) -> Generator[Any, Any, Any]:
+    """Run a generator, and end its pass with it; pass on send, throw, and close."""
+    sent: Any = None
+    thrown: BaseException | None = None
+    while True:
+        tracker = trackers.t
+        outer, tracker.own_pass = tracker.own_pass, own_pass
+        try:
+            batch = batches.send(sent) if thrown is None else batches.throw(thrown)
+        except StopIteration as end:
+            _end(tracker, own_pass)
+            return end.value
+        except BaseException as error:
+            strip(error)
+            raise
+        finally:
+            tracker.own_pass = outer
+        sent = thrown = None
+        try:
+            sent = yield batch
+        except GeneratorExit:
+            batches.close()
+            raise
+        except BaseException as error:
+            thrown = error
 
 
 def _end(tracker: Tracker, own_pass: OwnPass) -> None:

@@ -21,3 +21,7 @@ class OwnPass:
         if source is None:
             self._source, source = weakref.ref(iterator), iterator
         return source is iterator
+
+    def forget(self) -> None:
+        """Represent the next iterator that the generator reads: the present one is exhausted."""
+        self._source = None

@@ -245,7 +245,7 @@ class Passes(OpenPasses):
         if (
             iteration is not None
             and iteration.accumulates
-            and self.next_batches.is_updated(training, iteration)
+            and self.next_batches.is_updated(training)
         ):
             iteration.stepped(None)
             tracker.into(None)

@@ -698,6 +698,142 @@ def clipping_every_batch(ci: Any) -> Any:
     return training.losses
 
 
+class Words(nn.Module):
+    """A model whose first parameter is a table of which a batch uses the end only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.out = nn.Embedding(1_000, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.table(999 - x.long().sum(dim=1).abs() % 3))
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-1]
+      micro_step[0-1]
+        data_load
+        forward
+        loss
+        backward
+        clip_grad
+      optimizer_step
+      zero_grad
+""")
+def clipping_a_table_every_batch(ci: Any) -> Any:
+    """The first rows of the gradient are zero, and clipping changes it: it is not removed."""
+    training = Training(Words())
+    for number, batch in enumerate(parts.loader(8)):
+        training.backward(batch, parts=2)
+        nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+        if number % 2:
+            training.update()
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-1]
+      micro_step[0]
+        data_load
+        zero_grad
+        forward
+        loss
+        backward
+      micro_step[1]
+        data_load
+        forward
+        loss
+        backward
+""")
+def scaling_gradients_of_a_table(ci: Any) -> Any:
+    """The same with gradients that the program scales, and updates by hand."""
+    training = Training(Words())
+    for number, batch in enumerate(parts.loader(8)):
+        if number % 2 == 0:
+            training.model.zero_grad()
+        training.backward(batch)
+        for parameter in training.model.parameters():
+            parameter.grad.mul_(0.5)
+        if number % 2:
+            _update_data(training.model)
+    return training.losses
+
+
+class Restarting(DataLoader[Any]):
+    """A loader that replaces its exhausted iterator while the exception is being handled."""
+
+    kept: Any = None
+
+    def __iter__(self) -> Any:
+        if self.kept is None:
+            self.kept = super().__iter__()
+        for _ in range(len(self)):
+            try:
+                batch = next(self.kept)
+            except StopIteration:
+                self.kept = super().__iter__()
+                batch = next(self.kept)
+            yield batch
+
+
+@loop("""
+cirron.session
+  epoch[0-2]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def loader_that_restarts_its_iterator(ci: Any) -> Any:
+    """The iterator is found exhausted at the start of each later epoch."""
+    training, train = Training(), Restarting(parts.points(6), 2)
+    for _ in range(3):
+        for batch in train:
+            training.step(batch)
+    return training.losses
+
+
+class Answering(DataLoader[Any]):
+    """A loader whose generator is told by its user, and handles an exception of its user."""
+
+    def __iter__(self) -> Any:
+        told: Any = None
+        for x, y in super().__iter__():
+            try:
+                told = yield x if told is None else x * told, y
+            except KeyError:
+                told = 0
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def loader_that_is_told(ci: Any) -> Any:
+    """`send` and `throw` reach the generator."""
+    training, batches = Training(), iter(Answering(parts.points(6), 2))
+    training.step(next(batches))
+    training.step(batches.send(3))
+    training.step(batches.throw(KeyError()))
+    assert next(batches, None) is None
+    return training.losses
+
+
 def _attack(model: nn.Module, x: Any) -> float:
     x = x.clone().requires_grad_()
     model(x).sum().backward()

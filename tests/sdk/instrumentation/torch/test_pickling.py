@@ -284,3 +284,33 @@ def test_torch_imported_later_is_hooked_and_comes_back_too(tmp_path: Path) -> No
     assert found["finders left"] == []
     (recorded,) = trees.read(tmp_path).values()
     assert trees.difference(trees.parse(LATE), recorded.root) == ""
+
+
+_LOADER = """
+import sys
+import cloudpickle
+from torch.utils.data import DataLoader
+
+class Own(DataLoader):
+    def __iter__(self):
+        yield from super().__iter__()
+
+if __name__ == "__main__":
+    import cirron_otel as ci
+    ci.profile(output_dir=sys.argv[1], quiet=True)
+    data = cloudpickle.dumps(Own([1, 2, 3], 2))
+    ci.shutdown()
+    sys.stdout.buffer.write(data)
+"""
+_LOADED = "import pickle, sys; print([len(each) for each in pickle.load(sys.stdin.buffer)])"
+
+
+def test_a_loader_whose_class_was_sent_by_value_loads_without_us(tmp_path: Path) -> None:
+    """As Ray, loky and submitit send the classes of `__main__`."""
+    program = tmp_path / "program.py"
+    program.write_text(_LOADER)
+    words = [sys.executable, str(program), str(tmp_path / "out")]
+    sent = subprocess.run(words, env=environment(), capture_output=True, check=True).stdout
+    words = [sys.executable, "-c", _LOADED]
+    done = subprocess.run(words, env=environment(), input=sent, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode().strip()) == (0, "[2, 1]"), done.stderr
