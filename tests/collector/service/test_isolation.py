@@ -50,6 +50,8 @@ class Spool:
         self.tenants: dict[str, str] = {}
         self._count = 0
         self.timeout_s = 10.0
+        self.end_s = 20.0
+        """How long to wait for the end of an exporter, seconds."""
         self._following: OtlpSender | TargetSender | None = None
 
     def put(self, tenant: str, span: str) -> str:
@@ -108,7 +110,7 @@ class Spool:
             yield registry
         finally:
             self._following = None
-            following.end(20.0)
+            following.end(self.end_s)
 
 
 def by_tenant(kinds: Mapping[str, int | None]) -> Decide:

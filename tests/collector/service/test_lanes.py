@@ -97,12 +97,33 @@ def test_tenants_without_an_answer_leave_places_to_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_exporter_that_ends_does_not_wait_for_a_tenant_without_an_answer(
+def test_request_that_outlasts_the_end_of_its_exporter_is_not_repeated(
     tmp_path: Path, protocol: str
 ) -> None:
-    """Another exporter sends its batch again."""
+    """A changed exporter, or the last attempt at a stop, waits for the request in flight."""
     spool = Spool(tmp_path)
     spool.timeout_s = 60.0
+    spool.put("a", "late")
+    with accepting(protocol) as endpoint, waiting(endpoint, "a") as answers:
+        spool.end_s = 3.0
+        with spool.followed(endpoint, protocol, passes=True):
+            until(lambda: bool(endpoint.in_flight["a"]))
+        spool.end_s = 20.0
+        with spool.followed(endpoint, protocol, passes=True):
+            spool.put("b", "good")
+            assert endpoint.in_flight["a"] == 1
+            answers.set()
+            until(lambda: sorted(endpoint.names()) == ["good", "late"])
+    assert endpoint.requests == 2
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_exporter_that_ends_waits_for_an_answer_until_the_timeout_of_the_request(
+    tmp_path: Path, protocol: str
+) -> None:
+    """Then another exporter sends its batch again."""
+    spool = Spool(tmp_path)
+    spool.timeout_s = 2.0
     spool.put("a", "late")
     spool.put("b", "good")
     with accepting(protocol) as endpoint, waiting(endpoint, "a"):
