@@ -135,6 +135,28 @@ def test_exporter_that_ends_waits_for_an_answer_until_the_timeout_of_the_request
             until(lambda: endpoint.names() == ["good", "late"])
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_batches_whose_tenant_becomes_unknown_do_not_delay_later_ones(
+    tmp_path: Path, protocol: str
+) -> None:
+    """The state of the tenants is damaged while batches wait for the endpoint."""
+    is_up = threading.Event()
+    serve, down = (grpc_endpoint, 14) if protocol == "grpc" else (http_endpoint, 503)
+    spool = Spool(tmp_path)
+    early = [spool.put("a", f"early{number}") for number in range(20)]
+    spool.end_s = 1.0  # a delivery that ends tries the batches that remain
+    with (
+        serve(lambda _tenant, _name: 200 if is_up.is_set() else down) as endpoint,
+        spool.followed(endpoint, protocol, passes=True),
+    ):
+        until(lambda: endpoint.requests >= 3)
+        spool.held.update(early)
+        is_up.set()
+        for number in range(3):
+            spool.put("a", f"late{number}")
+            until(lambda: f"late{number}" in endpoint.names())  # noqa: B023
+
+
 def test_groups_of_all_tenants_follow_the_smallest_learned_limit(tmp_path: Path) -> None:
     """A group that had to be split would repeat its accepted parts after a failure."""
     spool, sizes = Spool(tmp_path), list[int]()
