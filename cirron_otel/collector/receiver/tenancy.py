@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ...core.atomic_files import replace_file
-from ...core.delivery.errors import MisconfiguredError
+from ...core.delivery.errors import WithheldError
 from ...errors import TargetError
 from ...ids import digest
 from .state_file import StateFile
@@ -61,7 +61,7 @@ def tenant_headers(headers: Mapping[str, str]) -> TenantHeaders:
     return tuple(sorted((k, v) for k, v in headers.items() if k not in _OF_ONE_BATCH))
 
 
-class UnknownTenantError(MisconfiguredError):
+class UnknownTenantError(WithheldError):
     """A batch must not be sent, because its tenant is not known any more."""
 
     def __init__(self, name: str, held: Path) -> None:

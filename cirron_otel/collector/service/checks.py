@@ -187,7 +187,10 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
     is_guarded = bool(auth.tokens) or auth.tokens_file is not None
     for name, receiver in (("grpc", options.receivers.grpc), ("http", options.receivers.http)):
         yield from _exposure(f"receivers.{name}", receiver, is_guarded)
-    is_reachable = (options.receivers.http.address or options.health.address) is not None
+    health = options.health.address
+    if is_guarded and options.metrics.prometheus and health is not None and not health.is_local:
+        yield f"health.address is {health}, without TLS: tokens for /metrics are sent unencrypted"
+    is_reachable = (options.receivers.http.address or health) is not None
     if not is_reachable and (options.health.enabled or options.metrics.prometheus):
         yield "receivers.http is off: health and metrics are not available"
     if options.receivers.traceml.address is None and options.receivers.traceml.forward is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...core.http.client import HttpClient
 from ...core.targets.objects import open_store
@@ -25,30 +25,47 @@ from .targets import api_key, otlp_config
 _LONGEST_S: Final = 20.0
 """The longest time for all attempts, which are concurrent, seconds."""
 _DENIED: Final = (401, 403)
+_NEEDS_HEADERS: Final = ("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED")
+"""The beginnings of the statuses of an endpoint that may lack the header of a tenant."""
 _EMPTY_IS_INVALID: Final = ("400", "INVALID_ARGUMENT")
 """The beginnings of the statuses of an endpoint that accepts the client, but no empty request."""
 
-_Check = tuple[str, Callable[[], None]]
-"""The path of a key, and a function that raises CirronOtelError if its target cannot be used."""
+_DATABASE: Final = "storage.url"
+
+_Check = tuple[str, Callable[[], str | None]]
+"""The path of a key, and a function that raises CirronOtelError if its target cannot be used.
+
+The function may return a warning.
+"""
 
 
-def try_targets(options: CollectorOptions, longest_s: float = _LONGEST_S) -> list[CirronOtelError]:
-    """Try all targets concurrently; return an error for each one that cannot be used."""
+class Tried(NamedTuple):
+    """The result of an attempt to use all targets."""
+
+    errors: list[CirronOtelError]
+    """An error for each target that cannot be used."""
+    warnings: list[str]
+
+
+def try_targets(options: CollectorOptions, longest_s: float = _LONGEST_S) -> Tried:
+    """Try all targets concurrently."""
     checks = list(_checks(options))
     errors: list[CirronOtelError | None] = [
-        EndpointError(f"{key}: no answer within {longest_s:g} s") for key, _ in checks
+        _kind(key)(f"{key}: no answer within {longest_s:g} s") for key, _ in checks
     ]
+    warnings: list[str | None] = [None] * len(checks)
 
     def run(position: int) -> None:
         key, check = checks[position]
         try:
-            check()
+            warning = check()
         except CirronOtelError as error:
-            errors[position] = _kind(error)(f"{key}: {error}")
+            errors[position] = _kind(key, error)(f"{key}: {error}")
         except (OSError, ValueError) as error:
-            errors[position] = EndpointError(f"{key}: {cause_of(error)}")
+            errors[position] = _kind(key)(f"{key}: {cause_of(error)}")
         else:
             errors[position] = None
+            warnings[position] = warning
 
     threads = [threading.Thread(target=run, args=(at,), daemon=True) for at in range(len(checks))]
     for thread in threads:
@@ -56,19 +73,24 @@ def try_targets(options: CollectorOptions, longest_s: float = _LONGEST_S) -> lis
     deadline = time.monotonic() + longest_s
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0.0))
-    return [error for error in list(errors) if error is not None]
+    return Tried(
+        [error for error in list(errors) if error is not None],
+        [warning for warning in list(warnings) if warning is not None],
+    )
 
 
-def _kind(error: CirronOtelError) -> type[CirronOtelError]:
+def _kind(key: str, error: CirronOtelError | None = None) -> type[CirronOtelError]:
+    """Return the type of the error to report for a key."""
     if isinstance(error, UsageError):  # for example, a library is not installed
         return UsageError
-    return TargetError if isinstance(error, TargetError | InputError) else EndpointError
+    is_place = key == _DATABASE or isinstance(error, TargetError | InputError)
+    return TargetError if is_place else EndpointError
 
 
 def _checks(options: CollectorOptions) -> Iterator[_Check]:
     yield "spool.directory", partial(_writable, options.spool.directory)
     if (url := options.storage.url) is not None:
-        yield "storage.url", partial(_database, url.reveal())
+        yield _DATABASE, partial(_database, url.reveal())
     for key, place in (("blobs.url", options.blobs.url), ("parquet.url", options.parquet.url)):
         if place is not None:
             yield key, partial(_store, place)
@@ -116,8 +138,12 @@ def _store(url: str) -> None:
         store.head("check")
 
 
-def _otlp(exporter: OtlpExporter, path: str) -> None:
-    """Send an empty request, which changes nothing."""
+def _otlp(exporter: OtlpExporter, path: str) -> str | None:
+    """Send an empty request, which changes nothing. Returns a warning, or None.
+
+    The request has no header of a client, such as the tenant, so its refusal proves nothing if the
+    exporter forwards some.
+    """
     config = otlp_config(exporter, path)
     transport = transport_for(config)
     try:
@@ -125,8 +151,14 @@ def _otlp(exporter: OtlpExporter, path: str) -> None:
     finally:
         transport.close()
     if response.outcome is Outcome.ACCEPTED or response.status.startswith(_EMPTY_IS_INVALID):
-        return
+        return None
     message = f" ({response.message})" if response.message else ""
+    if exporter.headers_from and response.status.startswith(_NEEDS_HEADERS):
+        return (
+            f"{path}: {config.shown_endpoint} answered {response.status}{message} to a request"
+            f" without {', '.join(exporter.headers_from)}: whether it accepts requests with them"
+            " was not checked"
+        )
     raise EndpointError(f"{config.shown_endpoint} did not accept: {response.status}{message}")
 
 

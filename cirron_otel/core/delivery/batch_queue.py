@@ -6,7 +6,7 @@ import bisect
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .schedule import Schedule
@@ -61,6 +61,25 @@ class BatchQueue:
         """Add a batch; `is_first` puts it ahead of the batches that its lane already contains."""
         lane = self._lanes[name] = self._lane_of(name)
         heapq.heappush(self._queues.setdefault(lane, _Queue()).fresh, (not is_first, name))
+
+    def move(self, names: Iterable[str]) -> bool:
+        """If the lane of one of `names` has changed, move all batches to their present lanes.
+
+        A batch that moves loses its failures. Returns whether any batch moved.
+        """
+        if all(self._lane_of(name) == self._lanes[name] for name in names):
+            return False
+        lanes = {name: self._lane_of(name) for name in self._lanes}
+        self._schedule.forget([name for name, lane in lanes.items() if lane != self._lanes[name]])
+        self._lanes = lanes
+        queues, self._queues = self._queues, OrderedDict()
+        for queue in queues.values():
+            for is_late, name in queue.fresh:
+                fresh = self._queues.setdefault(lanes[name], _Queue()).fresh
+                heapq.heappush(fresh, (is_late, name))
+            for name in queue.held:
+                self.put_back(name)
+        return True
 
     def tries(self, name: str) -> int:
         """Return how often a batch has failed."""

@@ -35,7 +35,7 @@ from .batch_target import (
 )
 from .blobs import BlobGates, named_blobs
 from .delivery_stats import DeliveryStats
-from .errors import RefusedError, StoppedError
+from .errors import RefusedError, StoppedError, WithheldError
 from .resubmission import Resubmission
 from .retry_policy import RetryPolicy
 from .schedule import Schedule
@@ -217,6 +217,11 @@ class DeliveryEngine:
         if backlog is None or self.backlogs.get(backlog.owner) is not backlog:
             for batch in group:  # the process that has the lease sends them again
                 self._forget(batch.name)
+            return
+        if isinstance(attempt.error, WithheldError) and backlog.queue.move(
+            batch.name for batch in group
+        ):  # the failure of a lane that does not contain the batch any more
+            backlog.put_back(group)
             return
         try:
             result = outcome_of(self._schedule, attempt)

@@ -94,3 +94,10 @@ class MisconfiguredError(UnreachableError):
 
     Nothing is lost: the delivery reports the error, and retries slowly until it is corrected.
     """
+
+
+class WithheldError(MisconfiguredError):
+    """A batch must not be sent for now.
+
+    Its lane, as returned by the target's `lane_of`, may have changed since it was queued.
+    """

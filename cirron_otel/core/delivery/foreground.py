@@ -27,8 +27,6 @@ have to wait for them.
 _FOREVER = float("inf")
 _POLL_S = 0.2
 """How long to wait for an answer, in seconds, before looking for other work."""
-_LAST_ANSWERS_S = 1.5
-"""How long to wait at the end, in seconds, for the answers to requests in flight."""
 
 
 class ForegroundDelivery(DeliveryEngine):
@@ -81,8 +79,12 @@ class ForegroundDelivery(DeliveryEngine):
         return backlog
 
     def close(self) -> None:
-        """Release all backlogs, after a short wait for the answers to requests in flight."""
-        self._abandon_requests(_LAST_ANSWERS_S)
+        """Release all backlogs, after the requests in flight have ended.
+
+        The target limits the duration of each request. If a lease were released earlier, its next
+        holder would send the batches of these requests a second time.
+        """
+        self._abandon_requests(threading.TIMEOUT_MAX)
         for owner in list(self.backlogs):
             self.release(owner)
 

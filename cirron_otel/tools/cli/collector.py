@@ -106,7 +106,7 @@ def collector(
     require()
     if check is not None:
         if check == "online":
-            _try(loaded)
+            loaded = _try(loaded)
         return _check(loaded, file, as_json)
     return _serve(loaded, as_json, lambda: load_options(file, overrides))
 
@@ -163,15 +163,20 @@ def _print(loaded: Loaded, as_json: bool) -> int:
     return 0
 
 
-def _try(loaded: Loaded) -> None:
-    """Try all directories and targets. Reports each that cannot be used; raises the last error."""
+def _try(loaded: Loaded) -> Loaded:
+    """Try all directories and targets; return the configuration with any new warnings.
+
+    Reports each target that cannot be used; raises the last error.
+    """
     from ...collector.service.target_checks import try_targets
 
-    if errors := try_targets(loaded.options):
+    errors, warnings = try_targets(loaded.options)
+    if errors:
         *others, last = errors
         for error in others:
             output.error(str(error))
         raise last
+    return loaded._replace(warnings=(*loaded.warnings, *warnings))
 
 
 def _check(loaded: Loaded, file: str | None, as_json: bool) -> int:

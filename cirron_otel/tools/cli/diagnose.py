@@ -105,14 +105,14 @@ def diagnose(
     if live:
         if price is not None:
             raise UsageError("--price cannot be combined with --live")
-        conditions = conditions_of(fail_on, baseline, source, choices)
+        conditions = conditions_of(fail_on, baseline, place, choices, unit)
         has_failed, code = _live(place, choices, window, conditions, as_json=as_json)
         return FAILED_VERDICT if has_failed else code
     if window is not None:
         raise UsageError(f"--window needs --rules {TRACEML} or --live")
     if unit is not None and engine != PYTHON:
         raise UsageError(f"--unit needs --engine {PYTHON}")
-    conditions = conditions_of(fail_on, baseline, source, choices)
+    conditions = conditions_of(fail_on, baseline, place, choices, unit)
     found = None if engine == PYTHON else concluded_by(engine, place, choices)
     if found is None:
         found = in_python(place, choices, unit, lists_others=as_json)

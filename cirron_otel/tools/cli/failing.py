@@ -20,6 +20,7 @@ from .sources import shown_source
 if TYPE_CHECKING:
     from ...core.run.findings.choices import Choices, Pattern
     from ...core.run.findings.finding import Finding, Severity
+    from .engines import EngineSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -141,9 +142,13 @@ def _is_severe(severity: str, least: str) -> bool:
 
 
 def conditions_of(
-    fail_on: Sequence[str], baseline: str | None, source: str, choices: Choices
+    fail_on: Sequence[str],
+    baseline: str | None,
+    source: EngineSource,
+    choices: Choices,
+    unit: str | None,
 ) -> Conditions:
-    """Return the conditions; the baseline is read if they need it.
+    """Return the conditions; the baseline is read if they need it, in the same way as the source.
 
     Raises UsageError if `new` or the baseline is missing, or both are standard input, and the
     errors of reading a recording.
@@ -152,26 +157,30 @@ def conditions_of(
 
     if (_NEW in fail_on) != (baseline is not None):
         raise UsageError("--fail-on new and --baseline FILE need each other")
-    if baseline == source == "-":
+    if baseline == source.name == "-":
         raise UsageError("only one of SRC and --baseline can be standard input")
     severities = [each for each in fail_on if each in _SEVERITIES]
     patterns = [pattern_of(e) for e in fail_on if e != _NEW and e not in _SEVERITIES]
     return Conditions(
         severity_of(severities),
         tuple(patterns),
-        None if baseline is None else _severities(baseline, choices),
+        None if baseline is None else _severities(baseline, source, choices, unit),
         "" if baseline is None else printable(shown_source(baseline)),
     )
 
 
-def _severities(baseline: str, choices: Choices) -> dict[str, str]:
+def _severities(
+    baseline: str, source: EngineSource, choices: Choices, unit: str | None
+) -> dict[str, str]:
     """Return the severities of the findings of a document, or of the last run of a recording."""
     from .concluding import in_python
     from .engines import EngineSource
 
     found = _of_document(baseline)
     if found is None:
-        of_source = in_python(EngineSource(baseline, None), choices, None, lists_others=False)
+        source_format = None if source.name == "-" else source.format  # as `diff` applies --from
+        place = EngineSource(baseline, source_format)
+        of_source = in_python(place, choices, unit, lists_others=False)
         if not any(document.figures.spans for _, document in of_source.runs):
             raise InputError(
                 f"--baseline {shown_source(baseline)}: it has no run; expected a recording, or the"

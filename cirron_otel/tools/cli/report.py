@@ -123,6 +123,7 @@ def report(
     from ..present.conclusion_file import write_conclusion
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
+    named = EngineSource(source, source_format, run)
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
             raise UsageError("--rules cannot be combined with --perfetto, --html and --full")
@@ -130,18 +131,17 @@ def report(
             raise UsageError(
                 "--rules cannot be combined with --account, --ignore, --price and --baseline"
             )
-        named = EngineSource(source, source_format, run)
         return _verdicts(engine, named, settings, unit, severity_of(fail_on), as_json=as_json)
     choices = choices_of(settings, ignored, accounts, price)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
-    conditions = conditions_of(fail_on, baseline, source, choices)
+    conditions = conditions_of(fail_on, baseline, named, choices, unit)
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
         if unit is not None:
             raise UsageError(f"--unit needs --engine {PYTHON}")
-        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest, choices)
+        computed = _by_engine(engine, named, slowest, choices)
         if computed is not None:
             found = computed.value
             add_skipped(found, computed.findings)

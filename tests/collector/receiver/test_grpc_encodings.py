@@ -138,6 +138,48 @@ def test_an_encoding_that_is_not_taken(header: bytes) -> None:
     ]
 
 
+def test_malformed_messages_do_not_use_up_the_window_of_their_connection() -> None:
+    """RFC 9113, 5.2: data that the server ignores counts, too."""
+    first, rest = data_frame(1, b"\5" * 16_384), data_frame(1, b"\5" * 9_000, is_last=True)
+    size = 25_384
+
+    async def test(server: Server, _intake: FakeIntake) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(PREFACE + SETTINGS)
+        window = 65_535
+        async with asyncio.timeout(_WAIT_S):
+            for stream in range(1, 81, 2):
+                content = b"".join(on(stream, each) for each in (first, rest))
+                writer.write(headers_frames(stream, COMMON) + content)
+                window -= size
+                is_answered = False
+                while not is_answered or window < size:
+                    kind, flags, number, payload = await next_frame(reader)
+                    is_answered |= kind == 0x1 and number == stream
+                    if kind == 0x8 and number == 0:
+                        window += int.from_bytes(payload, "big")
+                    elif kind in {0x4, 0x6} and not flags:  # SETTINGS, PING
+                        writer.write(frame(kind, 1, 0, payload if kind == 0x6 else b""))
+        writer.close()
+
+    seen: list[Refused] = []
+    assert against_server(test, refused=seen.append).requests == []
+    assert {(each.reason, each.status) for each in seen} == {("malformed", "INTERNAL")}
+    assert len(seen) == 40
+
+
+def on(stream: int, sent: bytes) -> bytes:
+    """A frame on another stream."""
+    return sent[:5] + stream.to_bytes(4, "big") + sent[9:]
+
+
+async def next_frame(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
+    """The type, flags, stream and payload of the next frame of a server."""
+    head = await reader.readexactly(9)
+    payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+    return head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+
 def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """One too many is closed, unless another has sent nothing for a while."""
     seen: list[Refused] = []

@@ -119,22 +119,25 @@ def test_invalid_header_frames_close_the_connection(sent: bytes) -> None:
         EncodingRenamer().feed(PREFACE + sent)
 
 
-REPLACED = b"\0\0\0\0\x10" + MALFORMED
+def replaced(size: int) -> bytes:
+    body = MALFORMED.ljust(size - 5, b"\0")
+    return b"\0" + len(body).to_bytes(4, "big") + body
 
 
 @given(
+    size=st.sampled_from([1, 5, 20, 21, 22, 300, 16_374]),
     first=st.integers(2, 255),
     padding=st.none() | st.integers(0, 9),
     is_last=st.booleans(),
     more=st.integers(0, 3),
     at=st.lists(st.integers(0, 100_000), max_size=8),
 )
-def test_malformed_message_is_replaced_and_its_rest_is_dropped(
-    first: int, padding: int | None, is_last: bool, more: int, at: list[int]
+def test_malformed_message_is_replaced_by_one_that_is_not_shorter(
+    size: int, first: int, padding: int | None, is_last: bool, more: int, at: list[int]
 ) -> None:
-    """The messages of other streams pass unchanged, and so does an empty frame ahead of it."""
+    """The messages of other streams pass unchanged, and so do the other frames of its stream."""
     start, empty = headers_frames(1, REQUEST), data_frame(1, b"")
-    content = bytes([first]) + bytes(4)
+    content = bytes([first]) + bytes(size - 1)
     if padding is None:
         bad = data_frame(1, content, is_last=is_last)
     else:
@@ -147,7 +150,8 @@ def test_malformed_message_is_replaced_and_its_rest_is_dropped(
             PREFACE,
             headers_frames(1, NAMED, added=ADDED),
             empty,
-            data_frame(1, REPLACED, is_last=True),
+            data_frame(1, replaced(len(bad) - 9), is_last=True),
+            *rest,
             headers_frames(3, NAMED, added=ADDED),
             *others[1:],
         )

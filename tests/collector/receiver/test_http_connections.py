@@ -152,3 +152,23 @@ def test_limit_of_headers_does_not_apply_to_bodies_and_idle_times() -> None:
         connection.settimeout(0.6)
         with pytest.raises(TimeoutError):
             connection.recv(1)
+
+
+def test_rest_of_a_body_after_an_early_answer_does_not_begin_a_request() -> None:
+    """The connection is idle afterwards, and takes another request."""
+    refusals: list[Refused] = []
+    limits = HttpLimits(head_s=0.3)
+    with serving(limits=limits, refused=refusals.append) as server, server.socket() as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n")
+        connection.sendall(bytes(10))
+        assert statuses(connection.recv(4096)) == [404]
+        connection.sendall(bytes(10))
+        connection.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(60)
+        connection.sendall(GET + b"\r\n")
+        assert statuses(connection.recv(4096)) == [200]
+        assert [each.status for each in refusals] == ["404"]
+        connection.sendall(GET)  # the headers of a later request are limited again
+        assert statuses(read_all(connection)) == [408]

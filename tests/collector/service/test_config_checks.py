@@ -94,6 +94,10 @@ class TestWarnings:
         [
             ("", []),
             ("receivers: {grpc: {address: '0.0.0.0:1'}}", ["any client may send"]),
+            ("receivers: {auth: {tokens: [t]}}\nhealth: {address: '0.0.0.0:1'}",
+             ["health.address is 0.0.0.0:1, without TLS: tokens for /metrics"]),
+            ("receivers: {auth: {tokens: [t]}}\nhealth: {address: 'localhost:1'}", []),
+            ("health: {address: '0.0.0.0:1'}", []),
             ("receivers: {grpc: {address: '127.9.9.9:1'}, http: {address: '[::1]:2'}}", []),
             ("receivers: {grpc: {address: '[::]:1'}, auth: {tokens: [a]}}", ["without tls"]),
             ("receivers: {http: {address: 'h:1', tls: {cert: FILE, key: FILE, client_ca: FILE}}}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.receiver.tenancy import TenantHeaders
+from cirron_otel.collector.receiver.tenancy import HELD_NAME, TenantHeaders, UnknownTenantError
 from cirron_otel.collector.service.exporter_options import OtlpExporter
 from cirron_otel.collector.service.header_forwarding import ForwardingCirronTarget
 from cirron_otel.collector.service.metrics import EXPORTED_BATCHES, Registry
@@ -48,8 +48,12 @@ class Spool:
         self.paths = SpoolPaths.under(root)
         self.writer = SpoolWriter(root, None, durable=False)
         self.tenants: dict[str, str] = {}
+        self.held: set[str] = set()
+        """The batches whose tenant is not known."""
         self._count = 0
         self.timeout_s = 10.0
+        self.end_s = 20.0
+        """How long to wait for the end of an exporter, seconds."""
         self._following: OtlpSender | TargetSender | None = None
 
     def put(self, tenant: str, span: str) -> str:
@@ -82,6 +86,8 @@ class Spool:
         return name
 
     def headers_of(self, name: str) -> TenantHeaders:
+        if name in self.held:
+            raise UnknownTenantError(name, self.paths.state / HELD_NAME)
         tenant = self.tenants[name]
         return (("x-scope-orgid", tenant),) if tenant else ()
 
@@ -108,7 +114,7 @@ class Spool:
             yield registry
         finally:
             self._following = None
-            following.end(20.0)
+            following.end(self.end_s)
 
 
 def by_tenant(kinds: Mapping[str, int | None]) -> Decide:

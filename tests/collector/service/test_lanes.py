@@ -97,12 +97,33 @@ def test_tenants_without_an_answer_leave_places_to_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_exporter_that_ends_does_not_wait_for_a_tenant_without_an_answer(
+def test_request_that_outlasts_the_end_of_its_exporter_is_not_repeated(
     tmp_path: Path, protocol: str
 ) -> None:
-    """Another exporter sends its batch again."""
+    """A changed exporter, or the last attempt at a stop, waits for the request in flight."""
     spool = Spool(tmp_path)
     spool.timeout_s = 60.0
+    spool.put("a", "late")
+    with accepting(protocol) as endpoint, waiting(endpoint, "a") as answers:
+        spool.end_s = 3.0
+        with spool.followed(endpoint, protocol, passes=True):
+            until(lambda: bool(endpoint.in_flight["a"]))
+        spool.end_s = 20.0
+        with spool.followed(endpoint, protocol, passes=True):
+            spool.put("b", "good")
+            assert endpoint.in_flight["a"] == 1
+            answers.set()
+            until(lambda: sorted(endpoint.names()) == ["good", "late"])
+    assert endpoint.requests == 2
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_exporter_that_ends_waits_for_an_answer_until_the_timeout_of_the_request(
+    tmp_path: Path, protocol: str
+) -> None:
+    """Then another exporter sends its batch again."""
+    spool = Spool(tmp_path)
+    spool.timeout_s = 2.0
     spool.put("a", "late")
     spool.put("b", "good")
     with accepting(protocol) as endpoint, waiting(endpoint, "a"):
@@ -112,6 +133,28 @@ def test_exporter_that_ends_does_not_wait_for_a_tenant_without_an_answer(
         endpoint.before = lambda _: None
         with spool.followed(endpoint, protocol, passes=True):
             until(lambda: endpoint.names() == ["good", "late"])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_batches_whose_tenant_becomes_unknown_do_not_delay_later_ones(
+    tmp_path: Path, protocol: str
+) -> None:
+    """The state of the tenants is damaged while batches wait for the endpoint."""
+    is_up = threading.Event()
+    serve, down = (grpc_endpoint, 14) if protocol == "grpc" else (http_endpoint, 503)
+    spool = Spool(tmp_path)
+    early = [spool.put("a", f"early{number}") for number in range(20)]
+    spool.end_s = 1.0  # a delivery that ends tries the batches that remain
+    with (
+        serve(lambda _tenant, _name: 200 if is_up.is_set() else down) as endpoint,
+        spool.followed(endpoint, protocol, passes=True),
+    ):
+        until(lambda: endpoint.requests >= 3)
+        spool.held.update(early)
+        is_up.set()
+        for number in range(3):
+            spool.put("a", f"late{number}")
+            until(lambda: f"late{number}" in endpoint.names())  # noqa: B023
 
 
 def test_groups_of_all_tenants_follow_the_smallest_learned_limit(tmp_path: Path) -> None:

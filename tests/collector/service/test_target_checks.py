@@ -26,7 +26,7 @@ __all__ = ["postgres_server", "postgres_url", "run"]
 
 def tried(folder: Path, **sections: Any) -> list[str]:
     sections.setdefault("spool", {"directory": str(folder / "data")})
-    return [str(error) for error in try_targets(options(folder, sections))]
+    return [str(error) for error in try_targets(options(folder, sections)).errors]
 
 
 def test_targets_that_answer(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_each_target_that_cannot_be_used_is_named(tmp_path: Path) -> None:
             {"type": "otlp", "endpoint": receiver.http, "protocol": "http/protobuf"},
             {"type": "cirron", "endpoint": receiver.http, "api_key": "wrong"},
         ]
-        errors = try_targets(
+        errors, warnings = try_targets(
             options(
                 tmp_path,
                 {
@@ -81,15 +81,42 @@ def test_each_target_that_cannot_be_used_is_named(tmp_path: Path) -> None:
                 },
             )
         )
+    assert warnings == []
     found = {str(error).partition(": ")[0]: error for error in errors}
     assert list(found) == [
         "spool.directory", "storage.url", "parquet.url", *(f"exporters[{n}]" for n in range(5))
     ]  # fmt: skip
     assert isinstance(found["spool.directory"], TargetError)
+    assert isinstance(found["storage.url"], TargetError)
     assert "is not a directory" in str(found["spool.directory"])
     assert all(isinstance(found[f"exporters[{n}]"], EndpointError) for n in range(5))
     for number, text in enumerate(["UNAVAILABLE", "no answer", "UNAUTHENTICATED", "401", "401"]):
         assert text in str(found[f"exporters[{number}]"])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_endpoint_that_requires_a_forwarded_header_is_a_warning(
+    tmp_path: Path, run: Run, protocol: str
+) -> None:
+    """The check has no request whose headers it could forward."""
+    config = tmp_path / "receiver.yaml"
+    config.write_text("receivers: {auth: {tokens: [t-1]}}\n")
+    with serving(tmp_path / "receiver", "--config", str(config)) as receiver:
+        endpoint = f"http://{receiver.grpc}" if protocol == "grpc" else receiver.http
+        exporter = {"type": "otlp", "endpoint": endpoint, "protocol": protocol}
+        forwarding = {**exporter, "headers_from": ["x-scope-orgid"]}
+        sections = {
+            "spool": {"directory": str(tmp_path / "data")},
+            "receivers": {"headers": {"pass": ["x-scope-orgid"]}},
+        }
+        errors, (warning,) = try_targets(options(tmp_path, {**sections, "exporters": [forwarding]}))
+        assert errors == []
+        assert "without x-scope-orgid: whether it accepts requests with them" in warning
+        file = tmp_path / "forwarding.yaml"
+        file.write_text(json.dumps({**sections, "exporters": [forwarding]}))
+        done = run("--config", str(file), "--check", "--json")
+        assert (done.returncode, json.loads(done.stdout)["warnings"]) == (0, [warning])
+        assert tried(tmp_path, exporters=[exporter])
 
 
 def test_database_of_postgresql(postgres_url: str, tmp_path: Path) -> None:
@@ -104,7 +131,7 @@ def test_endpoint_that_sends_nothing_takes_limited_time(tmp_path: Path) -> None:
         exporter = {"type": "cirron", "endpoint": endpoint, "api_key": "k", "timeout_s": 300}
         spool = {"directory": str(tmp_path / "data")}
         configured = options(tmp_path, {"spool": spool, "exporters": [exporter]})
-        (error,) = try_targets(configured, longest_s=0.3)
+        ((error,), _) = try_targets(configured, longest_s=0.3)
     assert str(error) == "exporters[0]: no answer within 0.3 s"
 
 
@@ -121,7 +148,7 @@ def test_command_reports_a_line_for_each_problem(run: Run, tmp_path: Path) -> No
     (closed,) = free_endpoints(1)
     arguments = "--spool", "file/data", "--storage", f"postgresql://x@{closed}/x"
     done = run(*arguments, "--check")
-    assert (done.returncode, done.stdout) == (5, "")
+    assert (done.returncode, done.stdout) == (4, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("cirron-otel: error: spool.directory: ")
     assert second.startswith("cirron-otel: error: storage.url: ")

@@ -72,6 +72,26 @@ def test_repeated_failures_do_not_close_the_lane() -> None:
     one.passes("a3")
 
 
+def test_batches_whose_lane_changes_move_with_all_others_of_the_new_lane() -> None:
+    """The failures of the batches that move count for neither lane any more."""
+    one = Lane("a1", "a2", "a3", "a4", "a5", "a6")
+    withheld = {"a1", "a2", "a4"}
+    one.queue._lane_of = lambda name: "held" if name in withheld else name[0]
+    for name in ("a1", "a2", "a3"):
+        one.fails(DOWN, name)
+    assert one.queue.take() is None
+    one.now = one.queue.opens()
+    assert one.queue.take() == "a1"
+    assert one.queue.move(["a1"])
+    one.queue.put_back("a1")
+    lanes = [one.queue.lane(name) for name in sorted(one.queue)]
+    assert lanes == ["held", "held", "a", "held", "a", "a"]
+    assert [one.queue.tries(name) for name in sorted(one.queue)] == [0, 0, 1, 0, 0, 0]
+    assert not one.queue.move(["a1"])
+    taken = {one.queue.take() for _ in range(6)}
+    assert taken == {"a1", "a2", "a3", "a4", "a5", "a6"}
+
+
 def test_lanes_take_turns() -> None:
     one = Lane("a1", "a2", "a3", "b1", "c1")
     one.passes("a1", "b1", "c1", "a2", "a3")

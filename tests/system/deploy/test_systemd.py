@@ -145,9 +145,30 @@ def test_the_collector_reports_to_systemd_and_reads_a_credential() -> None:
     assert int(values["TimeoutStartSec"][0]) > _PREDECESSOR_S
     [credential] = values["LoadCredential"]
     name, _, source = credential.partition(":")
-    assert f"PGPASSFILE=%d/{name}" in values["Environment"]
+    [directory] = values["RuntimeDirectory"]
+    assert values["RuntimeDirectoryMode"] == ["0700"]
+    assert f"PGPASSFILE=%t/{directory}/{name}" in values["Environment"]
     assert source == "/etc/cirron-otel/pgpass"
     assert source in (ROOT / "deploy" / "README.md").read_text()
+
+
+def test_password_file_of_the_collector_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """Since systemd 254, a credential of a dynamic user has mode 0440; libpq then ignores it."""
+    values = settings(COLLECTOR)
+    [file] = (value for value in values["Environment"] if value.startswith("PGPASSFILE="))
+    places = {"%d": str(tmp_path / "credentials"), "%t": str(tmp_path / "run")}
+    credential = tmp_path / "credentials" / "pgpass"
+    credential.parent.mkdir()
+    (tmp_path / "run" / values["RuntimeDirectory"][0]).mkdir(parents=True)
+    credential.write_text("host:*:database:user:secret\n")
+    credential.chmod(0o440)
+    [before] = values["ExecStartPre"]
+    copied = file.partition("=")[2]
+    for specifier, place in places.items():
+        before, copied = before.replace(specifier, place), copied.replace(specifier, place)
+    subprocess.run(before.split(), check=True)
+    assert Path(copied).stat().st_mode & 0o777 == 0o600
+    assert Path(copied).read_text() == credential.read_text()
 
 
 def test_the_agent_has_the_variables_of_its_configuration() -> None:

@@ -117,6 +117,21 @@ class TestFailOn:
         options = ("--fail-on", "new", "--baseline", baseline)
         assert run("report", spool, *options).returncode == 0
 
+    @pytest.mark.parametrize("command", ["report", "diagnose"])
+    def test_baseline_recording_is_read_like_the_source(
+        self, tmp_path: Path, run: Run, command: str
+    ) -> None:
+        """With the same `--unit`, and with `--from` unless the source is standard input."""
+        recording = tmp_path / "recording.data"
+        recording.write_text(json.dumps(_jobs_with_a_slow_fetch()))
+        options = ("--unit", "job", "--fail-on", "new", "--baseline")
+        same = run(command, recording, "--from", "otlp-json", *options, recording)
+        assert (same.returncode, same.stderr) == (0, "")
+        calm = tmp_path / "calm.data"
+        calm.write_text(json.dumps(_jobs_with_a_slow_fetch(share=0)))
+        done = run(command, recording, "--from", "otlp-json", *options, calm)
+        assert done.returncode == 6, done.stderr
+
     def test_a_notice_of_the_baseline(self, tmp_path: Path, run: Run) -> None:
         """A warning may be a notice in another run by chance; a critical finding is news."""
         small = slow(tmp_path / "a", data_load=0.4)
@@ -161,6 +176,21 @@ class TestFailOn:
         done = run(*options, several)
         assert done.returncode == 3
         assert "it has no run; expected a recording" in done.stderr
+
+
+def _jobs_with_a_slow_fetch(share: int = 8) -> dict[str, Any]:
+    """An OTLP export of another program: every tenth job is slow; `share` tenths are a fetch."""
+    spans: list[dict[str, str]] = []
+    at = 10**18
+    for number in range(1, 401, 2):
+        duration = 200 * MS if number % 20 == 1 else 10 * MS
+        times = {"startTimeUnixNano": str(at), "traceId": "ab" * 16}
+        job = {"name": "job", "spanId": f"{number:016x}", "endTimeUnixNano": str(at + duration)}
+        fetch = {"name": "fetch", "spanId": f"{number + 1:016x}", "parentSpanId": job["spanId"]}
+        fetch["endTimeUnixNano"] = str(at + duration * share // 10)
+        spans += [{**times, **job}, {**times, **fetch}]
+        at += duration + 1000
+    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
 
 
 def _checkpoints(run: Run, spool: Path) -> str:

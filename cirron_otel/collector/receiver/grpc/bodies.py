@@ -88,7 +88,7 @@ async def receive(
         ) from None
     if not isinstance(body, bytes):
         raise await _without_message()
-    if body == MALFORMED:
+    if body.startswith(MALFORMED):
         raise RefusalError(
             Reason.MALFORMED, "expected 0 or 1 as the first byte of a gRPC message, found another"
         )

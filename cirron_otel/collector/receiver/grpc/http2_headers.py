@@ -11,10 +11,13 @@ gzip` is added to each request; because `grpc.per_message_decompression` is off,
 decompress the messages.
 
 The core also delivers a message whose first byte is neither 0 nor 1 as an empty message, which
-would be acknowledged. Such a message is replaced by one that `bodies.receive` recognises.
+would be acknowledged. Such a message is replaced by one that `bodies.receive` recognises. It is not
+shorter: bytes that do not reach the core would remain in the client's count of the connection's
+flow-control window, until all calls of the connection wait.
 
-Sources: RFC 9113, 4.1 (frames), 6.1 (DATA), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6
-(header fields); github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Length-Prefixed-Message".
+Sources: RFC 9113, 4.1 (frames), 5.2 (flow control), 6.1 (DATA), 6.2 and 6.10 (HEADERS,
+CONTINUATION); RFC 7541, 6 (header fields); github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md,
+"Length-Prefixed-Message".
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ ENCODING: Final = "grpc_encoding"
 """The new name of the header."""
 
 MALFORMED: Final = os.urandom(16)
-"""The message that replaces a malformed one. It is random, so no client can send it."""
+"""The first bytes of the message that replaces a malformed one. They are random, so no client can
+send them.
+"""
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FRAME: Final = 9
@@ -38,6 +43,8 @@ _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x4, 0x8, 0x20
 _LARGEST_FRAME: Final = 16_384
 """The largest payload of a frame, bytes; gRPC closes a connection that exceeds it."""
 _MOST_STREAMS: Final = 4096
+_PREFIX: Final = 5
+"""The size of the flag and the length ahead of a message, bytes."""
 _PRIORITY_BYTES = 5
 _LARGEST_BLOCK: Final = 16_000
 """The largest header block, bytes. With the added header, the frame stays below 16,384 bytes, a
@@ -66,8 +73,6 @@ class EncodingRenamer:
         """Whether a request has begun."""
         self._begun: dict[int, None] = {}
         """The streams of which no message has begun yet."""
-        self._malformed: dict[int, None] = {}
-        """The streams whose message was replaced, and whose further data is dropped."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that can be forwarded; the rest is kept until its frame is complete.
@@ -112,28 +117,20 @@ class EncodingRenamer:
         Returns None if more of the frame is needed.
         """
         stream = _stream(data, at)
-        is_known_malformed = stream in self._malformed
-        if not is_known_malformed:
-            if stream not in self._begun:
-                return _SAME
-            start = at + _FRAME + (1 if data[at + 4] & _PADDED else 0)
-            if start >= end:  # an empty frame
-                return _SAME
-            if start >= len(data):
-                return None
-            if data[start] <= 1:
-                del self._begun[stream]
-                return _SAME
-        if end - at > _FRAME + _LARGEST_FRAME:
+        if stream not in self._begun:
+            return _SAME
+        start = at + _FRAME + (1 if data[at + 4] & _PADDED else 0)
+        if start >= end:  # an empty frame
+            return _SAME
+        if start >= len(data):
+            return None
+        if data[start] <= 1 or end - at > _FRAME + _LARGEST_FRAME:
+            del self._begun[stream]
             return _SAME
         if end > len(data):
             return None
-        self._begun.pop(stream, None)
-        if data[at + 4] & _END_STREAM:
-            self._malformed.pop(stream, None)
-        else:
-            _add(self._malformed, stream)
-        return b"" if is_known_malformed else _malformed_message(stream)
+        del self._begun[stream]
+        return _malformed_message(stream, end - at - _FRAME)
 
 
 _SAME: Final = b"same"
@@ -151,11 +148,14 @@ def _stream(data: bytes, at: int) -> int:
     return int.from_bytes(data[at + 5 : at + _FRAME], "big") & 0x7FFF_FFFF
 
 
-def _malformed_message(stream: int) -> bytes:
-    """Return a DATA frame with the message MALFORMED, which ends its stream."""
-    message = b"\0" + len(MALFORMED).to_bytes(4, "big") + MALFORMED
-    head = len(message).to_bytes(3, "big") + bytes((_DATA, _END_STREAM))
-    return head + stream.to_bytes(4, "big") + message
+def _malformed_message(stream: int, size: int) -> bytes:
+    """Return a DATA frame of `size` bytes or a few more, which ends its stream.
+
+    Its message begins with MALFORMED. The core counts and ignores further frames of the stream.
+    """
+    body = MALFORMED.ljust(size - _PREFIX, b"\0")
+    head = (_PREFIX + len(body)).to_bytes(3, "big") + bytes((_DATA, _END_STREAM))
+    return head + stream.to_bytes(4, "big") + b"\0" + len(body).to_bytes(4, "big") + body
 
 
 def _length(data: bytes, at: int) -> int:

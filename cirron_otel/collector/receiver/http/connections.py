@@ -78,7 +78,7 @@ def _request(
 
 
 class _Connection(web.RequestHandler):
-    __slots__ = ("_late", "_owner", "_start")
+    __slots__ = ("_body", "_late", "_owner", "_start")
 
     def __init__(self, owner: ConnectionFactory, **options: Any) -> None:
         super().__init__(owner, **options)
@@ -87,6 +87,8 @@ class _Connection(web.RequestHandler):
         """The first bytes that the client sent."""
         self._late: asyncio.TimerHandle | None = None
         """Ends the connection if the headers of a request that has begun do not arrive."""
+        self._body: StreamReader | None = None
+        """The body of the latest request. After an early response, the rest of it may arrive."""
 
     @property
     def is_waiting(self) -> bool:
@@ -107,9 +109,10 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if not self._start:
             self._start = data[:_START_BYTES]
+        is_body = self._body is not None and not self._body.is_eof()
         super().data_received(data)
-        is_partial = data and not self._messages and not self._owner.is_busy(self)
-        if is_partial and self._late is None:
+        is_idle = not (is_body or self._messages or self._owner.is_busy(self))
+        if data and is_idle and self._late is None:
             self._late = self._loop.call_later(self._owner.head_s, self._end_late)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -117,11 +120,12 @@ class _Connection(web.RequestHandler):
         self._owner.forget(self)
         super().connection_lost(exc)
 
-    async def _handle_request(self, *arguments: Any) -> Any:
+    async def _handle_request(self, request: web.BaseRequest, *arguments: Any) -> Any:
         self._headers_arrived()
+        self._body = request.content
         self._owner.begin(self)
         try:
-            return await super()._handle_request(*arguments)
+            return await super()._handle_request(request, *arguments)
         finally:
             self._owner.end(self)
 
