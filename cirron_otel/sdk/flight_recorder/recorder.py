@@ -24,6 +24,7 @@ from ..flush.json_attributes import text_of
 from ..session.errors import record_error
 from ..tracing.buffers import limits, local
 from ..tracing.clock import now, wall
+from ..tracing.hidden_frames import is_hidden
 from ..tracing.mark import POINT, check_room
 from ..tracing.phase import record_folded
 from ..tracing.scope import MAX_DEPTH, NO_SESSION
@@ -262,7 +263,9 @@ def _trace_of(error: BaseException) -> tuple[tuple[int, int], ...]:
     places = []
     trace = error.__traceback__
     while trace is not None:
-        places.append((id(trace.tb_frame.f_code), trace.tb_lasti))
+        code = trace.tb_frame.f_code
+        if not is_hidden(code):  # a hook removes its entry after the phase has ended
+            places.append((id(code), trace.tb_lasti))
         trace = trace.tb_next
     return tuple(places)
 

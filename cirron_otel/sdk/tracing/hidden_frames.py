@@ -79,14 +79,15 @@ def strip(error: BaseException) -> None:
     """
     try:
         trace = error.__traceback__
-        while trace is not None and _is_hidden(trace.tb_frame.f_code):
+        while trace is not None and is_hidden(trace.tb_frame.f_code):
             trace = trace.tb_next
         BaseException.with_traceback(error, trace)  # an exception's class may forbid assignments
     except Exception:  # noqa: S110 - the exception has attributes of its own
         pass
 
 
-def _is_hidden(code: CodeType) -> bool:
+def is_hidden(code: CodeType) -> bool:
+    """Return whether the frames of some code are hidden."""
     return code.co_filename.endswith(MARK) or code.co_name == _CALL
 
 

@@ -40,7 +40,12 @@ def environment(folder: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
     # The recorder's environments stay where they are, wherever HOME is.
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return kept | {"HOME": folder, "XDG_CACHE_HOME": cache, "PYTHONPATH": str(ROOT)}
+    return kept | {
+        "HOME": folder,
+        "CIRRON_QUIET": "true",
+        "XDG_CACHE_HOME": cache,
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 def section(sizes: Sizes = Sizes()) -> None:

@@ -32,7 +32,7 @@ def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False,
-        env=environment(OMP_NUM_THREADS="1"),
+        env=environment(OMP_NUM_THREADS="1", CIRRON_QUIET="true"),
     )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def locks_below(start: list[object]) -> list[Any]:
         is_ours = kind.__module__.startswith(("cirron_otel", "threading"))
         if is_ours or isinstance(item, _FOLLOWED):
             waiting += gc.get_referents(item)
-        elif isinstance(item, FunctionType) and item.__module__.startswith("cirron_otel"):
+        elif isinstance(item, FunctionType) and (item.__module__ or "").startswith("cirron_otel"):
             waiting += [cell.cell_contents for cell in item.__closure__ or ()]
     return locks
 

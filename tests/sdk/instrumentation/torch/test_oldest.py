@@ -26,7 +26,7 @@ LEFT_OUT = {"nvidia-cuda-nvrtc-cu12", "nvidia-cusolver-cu12", "nvidia-nvtx-cu12"
 
 TRAINING = """
 import sys, torch, cirron_otel
-cirron_otel.profile(output_dir=sys.argv[1], frameworks=["torch"])
+cirron_otel.profile(output_dir=sys.argv[1], frameworks=["torch"], quiet=True)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2)
