@@ -7,7 +7,7 @@ docs/torch.md, "Steps", defines the rules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .one_pass import Pass
 
@@ -22,6 +22,8 @@ class NextBatches:
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
+        self._ends: list[tuple[Any, Any]] = []
+        """Scopes that were open before an undecided fetch, and their ends on a device's stream."""
 
     def is_updated(self, training: Pass) -> bool:
         """Return whether the weights were changed, or the gradients removed, since the backward.
@@ -48,6 +50,7 @@ class NextBatches:
         ):
             return False
         training.undecided_from = len(iteration.children)
+        self._keep_ends(iteration)
         iteration.wait()
         self._tracker.is_plain = False
         return True
@@ -77,6 +80,7 @@ class NextBatches:
         if at is None or iteration is None:
             return
         children = iteration.cut(at)
+        self._restore_ends(None if adds else iteration.step)
         if not adds:
             iteration.stepped(None)
             tracker.into(None)
@@ -94,6 +98,25 @@ class NextBatches:
                 iteration.add(phase)
         is_usual = training.is_decided and training.unused is None
         tracker.is_plain = is_usual and tracker.context is not None
+
+    def _keep_ends(self, iteration: Iteration) -> None:
+        for _, end in self._ends:
+            end.release()
+        scopes = [each for each in (iteration.step, iteration.micro) if each is not None]
+        self._ends = [
+            (each, each._stamps[1].acquire()) for each in scopes if each._stamps is not None
+        ]
+
+    def _restore_ends(self, step: Any) -> None:
+        """Leave the phases of the undecided batch out of the open micro step, and out of `step`."""
+        ends, self._ends = self._ends, []
+        for scope, end in ends:
+            stamps = scope._stamps
+            if stamps is None or (scope._name == "step" and scope is not step):
+                end.release()
+            else:
+                stamps[1].release()
+                stamps[1] = end
 
     def pass_ends(self, training: Pass) -> None:
         """Decide about the last batches of a pass."""

@@ -242,6 +242,8 @@ class Passes(OpenPasses):
                 return
         if iteration is not None and training.undecided_from is not None:
             self.next_batches.decide(training, adds=True)
+            if tracker.accumulating is not None:  # also after a batch without a backward
+                iteration.waits_for_batch(tracker.accumulating)
         if (
             iteration is not None
             and iteration.accumulates
