@@ -21,14 +21,15 @@ def end_quietly() -> None:
     SIGTERM ends a starting collector (see `signals.end_at_once`): the default handler would end it
     with another exit code, and the kernel would ignore the signal for the first process of a
     container. Nothing needs to be cleaned up while modules are imported. Does nothing if another
-    program imports the command line; a program that handles Ctrl-C itself keeps its handler.
+    program imports the command line, except that SIGTERM also ends a collector that `python -c`
+    starts; a program that handles Ctrl-C itself keeps its handler.
     """
-    is_own = bool(sys.argv) and sys.argv[0].endswith(_PROGRAMS)
-    if not is_own or threading.current_thread() is not threading.main_thread():
+    if not sys.argv or threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    is_own = sys.argv[0].endswith(_PROGRAMS)
+    if is_own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         _before.append(signal.signal(signal.SIGINT, _end))
-    if signals.is_service(sys.argv[1:]):
+    if (is_own or sys.argv[0] == "-c") and signals.is_service(sys.argv[1:]):
         signals.end_at_once()
 
 

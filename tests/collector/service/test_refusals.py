@@ -166,8 +166,7 @@ def test_another_protocol_on_the_grpc_port_is_counted_and_logged(
             with socket.create_connection((host.strip("[]"), int(port)), 30) as connection:
                 connection.sendall(sent)
                 with contextlib.suppress(ConnectionError):
-                    answer = connection.recv(1000)
-                    assert answer.startswith(b"HTTP/1.1 400 ") == (b"HTTP/1.1" in sent)
+                    assert connection.recv(1000) == b""  # so that an exporter tries again
         assert counted(here)["malformed", "-", "grpc"] == TIMES
         assert logged(here).count(("malformed", "-", "grpc")) == 1
         assert f"expected gRPC, found {found}" in here.log.read_text()

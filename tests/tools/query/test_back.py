@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -259,18 +258,14 @@ def test_reports_and_exports_read_backends_too(
     )
     difference = cirron_otel("diff", here.address(what), spool)
     assert difference["a"]["steps"] == difference["b"]["steps"] > 0
-    # If another test has sent the same spans, Jaeger has them twice, or is still storing them.
-    whole = (len(spans), 2 * len(spans))
-    deadline = time.monotonic() + 180
-    accepted = 0
-    while accepted not in whole and time.monotonic() < deadline:
-        accepted = cirron_otel(
-            "export",
-            here.address(what),
-            OTEL_EXPORTER_OTLP_ENDPOINT=tempo.otlp_http,
-            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
-        )["accepted"]
-    assert accepted in whole
+    accepted = cirron_otel(
+        "export",
+        here.address(what),
+        OTEL_EXPORTER_OTLP_ENDPOINT=tempo.otlp_http,
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+    )["accepted"]
+    # Jaeger keeps each copy of a span that other tests have sent, some of them only in part.
+    assert accepted >= len(spans)
     there.wait(spans)
     there.back(what, tmp_path / "back")
     assert_same(batches(tmp_path / "back"), batches(spool))

@@ -34,11 +34,6 @@ closed the other side."""
 _BACKLOG = 1024
 _HAS_ABSTRACT_NAMES = sys.platform == "linux"
 
-_NOT_GRPC = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 27\r\n"
-    b"Connection: close\r\n\r\nThis port accepts gRPC only"
-)
-
 _FULL = Refused(NO_SIGNAL, "connections", "closed", "the limit of connections is reached")
 
 _logger = logging.getLogger(__name__)
@@ -245,12 +240,14 @@ class _Client(_Side):
             self.transport.pause_reading()
 
     def _is_grpc(self, data: bytes) -> bool:
-        """Check the beginning of the connection; if it is not that of HTTP/2, close it."""
+        """Check the beginning of the connection; if it is not that of HTTP/2, close it.
+
+        HTTP/1.1 gets no response: an exporter would drop the spans after 400, but sends them again
+        if the connection is closed.
+        """
         start = ((self._start or b"") + data)[: len(PREFACE)]
         if not PREFACE.startswith(start):
             self._front.refuse(start)
-            if b"HTTP/1." in data:
-                self.write(_NOT_GRPC)
             self.close()
             return False
         self._start = None if len(start) == len(PREFACE) else start
