@@ -28,6 +28,8 @@ from . import use_one_thread
 FIRST, LAST, STEPS = 20, 60, 70
 """The steps after which the count begins and ends, and the number of all steps."""
 _HOOKS = f"{Path(ci.__file__).parent}/"
+_IN_PLACE = "_wrapped_call_impl"
+"""The name of the hook that has the location of PyTorch's `Module.__call__`."""
 
 
 def count(program: str) -> float:
@@ -40,7 +42,8 @@ def count(program: str) -> float:
         return local
 
     def begin(frame: FrameType, _: str, __: Any) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(_HOOKS):
+        code = frame.f_code
+        if not code.co_filename.startswith(_HOOKS) and code.co_name != _IN_PLACE:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return local
