@@ -192,9 +192,11 @@ class Translator:
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018
         try:
-            process.stdin.write(pickle.dumps(self._options))
-            self._say_until()
-            self._say_finish()
+            # The process may have ended already, which uvloop reports as a RuntimeError.
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                process.stdin.write(pickle.dumps(self._options))
+                self._say_until()
+                self._say_finish()
             await self._listen(process.stdout)
             await process.wait()
         except _SilentError:

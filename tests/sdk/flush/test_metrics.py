@@ -38,7 +38,8 @@ def run(directory: Path, env: dict[str, str], **options: Any) -> tuple[dict[str,
     """What the program said, and what it logged."""
     done = subprocess.run(
         [sys.executable, PROGRAM, directory, json.dumps(options)],
-        env=environment(CIRRON_QUIET="true", **env), capture_output=True, text=True, timeout=120, check=False,
+        env=environment(CIRRON_QUIET="true", **env),
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
