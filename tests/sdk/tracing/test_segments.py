@@ -25,6 +25,7 @@ def run(tmp_path: Path) -> Any:
     def inside(body: Any, **options: Any) -> Recorded:
         ci.profile(frameworks=[], output_dir=str(tmp_path), flush_interval=3600, **options)
         try:
+            assert ci.flush()  # the flush at the start of a session does not run beside the loop
             body()
         finally:
             ci.shutdown()
