@@ -44,7 +44,7 @@ _RENAMED = dict.fromkeys(
     ": OTLP renamed it in version 0.15: its spans are read if it is scopeSpans, and the"
     " instrumentationLibrary in it is scope",
 )
-"""What to do about keys of earlier versions of OTLP."""
+"""The advice about keys of earlier versions of OTLP."""
 
 _Action = TypeVar("_Action")
 

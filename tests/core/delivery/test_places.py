@@ -1,4 +1,4 @@
-"""Which lanes may start a request while others have one in flight."""
+"""Lanes start requests while others have one in flight, within the limits."""
 
 from __future__ import annotations
 

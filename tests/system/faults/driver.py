@@ -40,7 +40,7 @@ _DEAD_LETTERS = "cirron_collector_dead_letters_total"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a seed draws."""
+    """The parameters that a seed determines."""
 
     seed: int
     members: int
@@ -143,7 +143,7 @@ class Client(threading.Thread):
 
 @dataclass
 class Outcome:
-    """Where the spans are after a run."""
+    """The places of the spans after a run."""
 
     plan: Plan
     seconds: float = 0.0

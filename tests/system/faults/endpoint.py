@@ -69,7 +69,7 @@ class Mix:
 
 
 class MixedEndpoint:
-    """What an endpoint accepted, rejected and refused, by the names of the spans."""
+    """The spans that an endpoint accepted, rejected and refused, by their names."""
 
     def __init__(self, mix: Mix) -> None:
         self.mix, self.url = mix, ""

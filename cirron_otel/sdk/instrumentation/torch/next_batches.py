@@ -22,8 +22,9 @@ class NextBatches:
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
-        self._ends: list[tuple[Any, Any]] = []
-        """Scopes that were open before an undecided fetch, and their ends on a device's stream."""
+        self._ends: list[tuple[Any, Any, bool]] = []
+        """Scopes that were open before an undecided fetch, their ends on a device's stream, and
+        whether each is the step."""
 
     def is_updated(self, training: Pass) -> bool:
         """Return whether the weights were changed, or the gradients removed, since the backward.
@@ -80,7 +81,7 @@ class NextBatches:
         if at is None or iteration is None:
             return
         children = iteration.cut(at)
-        self._restore_ends(None if adds else iteration.step)
+        self._restore_ends(adds=adds)
         if not adds:
             iteration.stepped(None)
             tracker.into(None)
@@ -100,19 +101,21 @@ class NextBatches:
         tracker.is_plain = is_usual and tracker.context is not None
 
     def _keep_ends(self, iteration: Iteration) -> None:
-        for _, end in self._ends:
+        for _, end, _ in self._ends:
             end.release()
         scopes = [each for each in (iteration.step, iteration.micro) if each is not None]
         self._ends = [
-            (each, each._stamps[1].acquire()) for each in scopes if each._stamps is not None
+            (each, each._stamps[1].acquire(), each is iteration.step)
+            for each in scopes
+            if each._stamps is not None
         ]
 
-    def _restore_ends(self, step: Any) -> None:
-        """Leave the phases of the undecided batch out of the open micro step, and out of `step`."""
+    def _restore_ends(self, *, adds: bool) -> None:
+        """Leave the undecided batch out of the micro step, and of the step unless it `adds`."""
         ends, self._ends = self._ends, []
-        for scope, end in ends:
+        for scope, end, is_step in ends:
             stamps = scope._stamps
-            if stamps is None or (scope._name == "step" and scope is not step):
+            if stamps is None or (is_step and adds):
                 end.release()
             else:
                 stamps[1].release()

@@ -751,7 +751,7 @@ cirron.session
         backward
 """)
 def scaling_gradients_of_a_table(ci: Any) -> Any:
-    """The same with gradients that the program scales, and updates by hand."""
+    """The program scales the gradients after each batch, and updates the weights itself."""
     training = Training(Words())
     for number, batch in enumerate(parts.loader(8)):
         if number % 2 == 0:
@@ -802,15 +802,15 @@ def loader_that_restarts_its_iterator(ci: Any) -> Any:
 
 
 class Answering(DataLoader[Any]):
-    """A loader whose generator is told by its user, and handles an exception of its user."""
+    """A loader whose generator receives values and exceptions from the loop."""
 
     def __iter__(self) -> Any:
-        told: Any = None
+        factor: Any = None
         for x, y in super().__iter__():
             try:
-                told = yield x if told is None else x * told, y
+                factor = yield x if factor is None else x * factor, y
             except KeyError:
-                told = 0
+                factor = 0
 
 
 @loop("""
@@ -824,7 +824,7 @@ cirron.session
       backward
       optimizer_step
 """)
-def loader_that_is_told(ci: Any) -> Any:
+def loader_that_receives_values(ci: Any) -> Any:
     """`send` and `throw` reach the generator."""
     training, batches = Training(), iter(Answering(parts.points(6), 2))
     training.step(next(batches))
