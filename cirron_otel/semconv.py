@@ -90,6 +90,14 @@ def describes_run(attribute: str) -> bool:
     )
 
 
+SPEED_SETTINGS = (
+    LOADER_BATCH_SIZE, LOADER_WORKERS, MODEL_DEVICE, AUTOCAST, MODEL_DTYPE, MODEL_COMPILED,
+    MODEL_CLASS, MODEL_PARAMETERS, OPTIMIZER_NAME, OPTIMIZER_FUSED, OPTIMIZER_FOREACH,
+    LOADER_PINNED, LOADER_PERSISTENT, LOADER_PREFETCH, DDP_BUCKET_BYTES, DDP_STATIC_GRAPH,
+    DDP_FIND_UNUSED, DDP_BUCKET_VIEW, FSDP_VERSION, TORCH_THREADS, CPU_ALLOWED, CPU_LIMIT,
+)  # fmt: skip
+"""The parts of the configuration that affect the speed, the most likely cause first."""
+
 # Scope: the batch's header
 BATCH_ID = "cirron.batch.id"
 BATCH_CREATED = "cirron.batch.created_ns"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -26,14 +27,35 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.run.accounts import AccountNames
-    from ...core.run.comparison import CostChange
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
-    from ..present.comparison import ComparedRun
+    from ..present.comparison import ComparedRun, Comparison
 
 
 _SIDES = 2
+_LEVELS = ("warn", "crit")
 _DIVERGENCE = "divergence"
+_SLOWER = re.compile(r"slower=([0-9]{1,4}(?:\.[0-9]{1,6})?)%", re.ASCII)
+
+
+class _Condition(click.ParamType):  # type: ignore[type-arg]
+    """A level, `divergence`, or a share by which B is slower."""
+
+    name = "condition"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in (*_LEVELS, _DIVERGENCE) and _share_of(value) is None:
+            self.fail(
+                f"{value!r} is no condition: expected slower=N%, {', '.join(_LEVELS)} or"
+                f" {_DIVERGENCE}, for example slower=5%", param, ctx,
+            )  # fmt: skip
+        return value
+
+
+def _share_of(condition: str) -> float | None:
+    """Return the share of `slower=N%`; None for another condition."""
+    match = _SLOWER.fullmatch(condition)
+    return None if match is None else float(match[1]) / 100
 
 
 class _OpenedRun(NamedTuple):
@@ -60,7 +82,8 @@ class _OpenedRun(NamedTuple):
 @click.option(
     "--fail-on",
     "fail_on",
-    type=click.Choice(("warn", "crit", _DIVERGENCE)),
+    type=_Condition(),
+    metavar="slower=N%|warn|crit|divergence",
     help="Exit with code 6 if B is slower by this much, or if the runs diverge.",
 )
 @click.option(
@@ -89,8 +112,9 @@ def diff(
 
     If the digests of a step differ, the first difference is named: the step, the quantity and the
     tensor. The headline names the accounts that explain the difference of the wall time. With
-    --fail-on, the exit code is 6 if the wall time per step of B is longer (3 % is warn, 8 % is
-    crit), or if the runs diverge.
+    --fail-on, the exit code is 6 if B is slower, or if the runs diverge: with slower=5% if its wall
+    time, or an account of it, is longer by 5 % of the wall time of A (warn is 3 %, crit is 8 %, of
+    the wall time alone).
 
     A is .cirron by default, and B is A by default. One of them may be - for stdin; --from then
     applies to it.
@@ -122,7 +146,7 @@ def diff(
             output.result(line)
         output.result("")
         output.show_parts(comparison_parts(found))
-    if _has_failed(fail_on, digests, found.change):
+    if _has_failed(fail_on, digests, found):
         return FAILED_VERDICT
     code = _warn_of_gaps(digests) if fail_on == _DIVERGENCE else 0
     return max(a.code, b.code, code)
@@ -134,10 +158,15 @@ def _show_side(letter: str, run: ComparedRun) -> None:
     output.result(f"{letter}  {printable(run.document.source)}{name}: {units}")
 
 
-def _has_failed(fail_on: str | None, comparison: RunComparison, change: CostChange) -> bool:
+def _has_failed(fail_on: str | None, digests: RunComparison, found: Comparison) -> bool:
+    if fail_on is None:
+        return False
     if fail_on == _DIVERGENCE:
-        return comparison.first is not None
-    return fail_on is not None and change.is_failure and fail_on in ("warn", change.severity)
+        return digests.first is not None
+    share = _share_of(fail_on)
+    if share is not None:
+        return found.is_slower_by(share)
+    return found.change.is_failure and fail_on in ("warn", found.change.severity)
 
 
 def _warn_of_gaps(comparison: RunComparison) -> int:

@@ -114,6 +114,11 @@ class Document:
         """Whether the status is other than `healthy`."""
         return self.status != "healthy"
 
+    def setting(self, name: str) -> Any:
+        """Return an attribute of the configuration; None if it is unknown, or ranks differ."""
+        values = [each.value for each in self.configuration if each.name == name]
+        return values[0] if len(values) == 1 else None
+
     def head(self) -> dict[str, Any]:
         """Return the conclusion as a JSON object, without the figures that support it."""
         return {

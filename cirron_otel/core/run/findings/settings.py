@@ -38,7 +38,8 @@ def loading_advice(assessment: Assessment, each_ns: float) -> tuple[Texts, float
     known = f"num_workers is {workers}{on}; loading takes {time(each_ns)} a {assessment.unit}"
     if cpus is None or needed <= cpus:
         hide = "1 worker hides" if needed == 1 else f"about {needed} workers hide"
-        return (f"{known}, {hide} it: DataLoader(num_workers={needed}{options})", less_work), 1.0  # fmt: skip
+        more = f"{known}, {hide} it: DataLoader(num_workers={needed}{options})"
+        return (more, less_work), 1.0
     if workers >= cpus:
         return (f"{known}, about {needed} would hide it, more than the CPUs: {less_work}",), 1.0
     saved_ns = unit_ns - max(rest_ns, work_ns / cpus)

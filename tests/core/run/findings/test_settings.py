@@ -79,7 +79,7 @@ def test_ranks_that_differ_have_no_common_setting() -> None:
 
 _OTHERS: list[tuple[str, str, Mapping[str, Any], str, str]] = [
     ("transfer", "H2D_BOUND", {sc.LOADER_PINNED: True}, "non_blocking", "DataLoader"),
-    ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_NAME: "AdamW"}, "AdamW(..., fused", "DataLoader"),
+    ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_NAME: "AdamW"}, "AdamW(..., fused", "Loader"),
     ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_FUSED: True}, "a larger batch", "fused"),
     ("forward", "FORWARD_HEAVY", {sc.MODEL_COMPILED: True}, "is compiled", "torch.compile"),
 ]  # fmt: skip

@@ -170,7 +170,7 @@ def test_nothing_is_recorded_if_it_is_switched_off(record: Record, tmp_path: Pat
         _train(model, torch.optim.SGD(model.parameters(), lr=0.1), _loader(2), _loader(4))
 
     assert record(program, run_details=["versions"]) == {}
-    assert not [each for each in read_spool(tmp_path / "run").marks if each["name"] in CONFIGURATION]
+    assert not {each["name"] for each in read_spool(tmp_path / "run").marks} & CONFIGURATION
 
 
 class _Odd:
@@ -190,9 +190,7 @@ def test_objects_that_cannot_be_read_do_not_disturb(tmp_path: Path) -> None:
 
     model = torch.nn.Sequential(torch.nn.LazyLinear(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
-    profiler = ci.profile(
-        output_dir=tmp_path, exporters="none", join="none", handle_signals=False
-    )
+    profiler = ci.profile(output_dir=tmp_path, exporters="none", join="none", handle_signals=False)
     try:
         _train(model, optimizer, Loader(TensorDataset(torch.randn(8, 3)), batch_size=4))
     finally:
