@@ -67,9 +67,7 @@ def test_texts(same: Same, tmp_path: Path) -> None:
     assert "NON_FINITE" in same("diagnose", other).stdout
 
 
-@pytest.mark.parametrize(
-    ("forward", "kind", "codes"), [(5, "SAME", (0, 0)), (7, "SLOWER", (6, 6))]
-)
+@pytest.mark.parametrize(("forward", "kind", "codes"), [(5, "SAME", (0, 0)), (7, "SLOWER", (6, 6))])
 def test_a_slower_run(
     forward: float, kind: str, codes: tuple[int, int], same: Same, tmp_path: Path
 ) -> None:
