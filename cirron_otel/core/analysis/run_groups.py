@@ -19,6 +19,7 @@ from ..run.opening import open_run
 from ..run.run import Run as OpenedRun
 from .breakdown import STEP, PhaseFigures
 from .run_catalogue import CataloguedRun, merged_value
+from .run_hosts import HostCounts
 from .run_keys import (
     FINDING,
     FRAMEWORK,
@@ -158,6 +159,8 @@ class GroupedRuns:
     groups: list[RunGroup]
     """Groups of runs that lack a key come last."""
     total: RunGroup
+    hosts: HostCounts
+    """The hosts of all runs."""
 
 
 def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRuns:
@@ -166,9 +169,10 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
     Raises the errors of reading the batches, and TargetError if there is no disk space.
     """
     groups: dict[str, RunGroup] = {}
-    total = RunGroup({})
+    total, hosts = RunGroup({}), HostCounts()
     for each in runs:
         with open_run(each, each.reader) as run:
+            hosts.add(run.ledger)
             findings = findings_of(run, world_size=each.run.world_size)
             status = status_of(findings)
             kinds = list(dict.fromkeys(f.kind for f in findings if f.severity != "notice"))
@@ -177,7 +181,7 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
                 group.add(each.run, run, status, kinds)
     for group in (*groups.values(), total):
         group.finish()
-    return GroupedRuns(sorted(groups.values(), key=_order), total)
+    return GroupedRuns(sorted(groups.values(), key=_order), total, hosts)
 
 
 def _values(key: str, catalogued: CataloguedRun, run: OpenedRun, kinds: Sequence[str]) -> Values:

@@ -18,7 +18,7 @@ from ...core.analysis.run_keys import KEYS
 from ...core.moments import parse_moment
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
-from ..present.formatting import count, duration, local_moment, printable
+from ..present.formatting import count, duration, local_moment, printable, wrapped
 from ..present.tables import rows_table
 from . import output
 from .parameters import PlacesCommand, from_option, json_option
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ...core.analysis.run_catalogue import RunCatalogue
     from ...core.analysis.run_groups import GroupedRuns, NamedRun, RunGroup
+    from ...core.analysis.run_hosts import HostCounts
 
 _MOST_GROUPS = 1000
 _MOST_PHASES = 5
@@ -69,6 +70,12 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
     metavar="KEY",
     help=f"{', '.join(KEYS)}, or the name of a resource attribute. Can be given several times.",
 )
+@click.option(
+    "--by",
+    "by",
+    type=click.Choice(("host",)),
+    help="Compare the hosts of each run: which one is the slowest, and in how many of the runs.",
+)
 @json_option
 def report(
     sources: tuple[str, ...],
@@ -76,6 +83,7 @@ def report(
     since_ns: int | None,
     until_ns: int | None,
     keys: tuple[str, ...],
+    by: str | None,
     as_json: bool,
 ) -> int:
     """Report the time, the steps and the findings of all runs of sources, in groups.
@@ -84,6 +92,7 @@ def report(
     """
     from ...core.analysis.run_catalogue import RunCatalogue
     from ...core.analysis.run_groups import group_runs
+    from ...core.analysis.run_hosts import headline
 
     keys = tuple(dict.fromkeys(keys))
     if not all(keys):
@@ -106,10 +115,17 @@ def report(
             "batches_unassigned": catalogue.unassigned,
             "groups": [each.to_json() for each in grouped.groups],
             "total": grouped.total.to_json(),
+            "hosts": None if by is None else {
+                "headline": headline(grouped.hosts.result(), grouped.hosts.runs),
+                "runs": grouped.hosts.runs,
+                "hosts": [each.to_json() for each in grouped.hosts.result()],
+            },
             "skipped": [finding.to_json() for finding in catalogue.findings],
         })  # fmt: skip
     else:
         _show(", ".join(shown), catalogue, grouped)
+        if by is not None:
+            _show_hosts(grouped.hosts)
     output.skipped(catalogue.findings, catalogue.skipped)
     return 1 if catalogue.skipped else code
 
@@ -223,6 +239,28 @@ def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:
     if len(groups) < len(grouped.groups):
         more = len(grouped.groups) - len(groups)
         output.result(f"and {count(more, 'more group')}: --json has all of them")
+
+
+def _show_hosts(counts: HostCounts) -> None:
+    from ...core.analysis.run_hosts import headline
+
+    hosts = counts.result()
+    output.result("")
+    for line in wrapped(printable(headline(hosts, counts.runs)), "", ""):
+        output.result(line)
+    if hosts:
+        output.result("")
+        heads = ("host", "runs", "slowest in", "share", "by")
+        output.show(rows_table(heads, set(heads[1:]), [
+            (
+                printable(each.host),
+                f"{each.runs:,}",
+                f"{each.slowest:,}",
+                f"{100 * each.slowest / each.runs:.0f} %",
+                "-" if each.excess is None else f"{100 * each.excess:+.0f} %",
+            )
+            for each in hosts[:_MOST_GROUPS]
+        ]))  # fmt: skip
 
 
 def _table(
