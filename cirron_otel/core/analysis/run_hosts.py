@@ -85,7 +85,8 @@ def headline(hosts: Iterable[HostFigures], runs: int) -> str:
         return "No run has several hosts."
     first = listed[0]
     if not first.slowest:
-        return f"No host is slower than the others by {100 * SLOWER:.0f} % in any of {count(runs, 'run')}."
+        least = f"{100 * SLOWER:.0f} %"
+        return f"No host is slower than the others by {least} in any of {count(runs, 'run')}."
     others = [each for each in listed[1:] if each.slowest]
     word = "always" if first.slowest == first.runs and not others else "in most cases"
     if others and first.slowest <= sum(each.slowest for each in others):
