@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ...core.analysis.run_selection import select_runs
+from ...core.analysis.runs import HEADS, table
 from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from .content import RecordingContent
@@ -123,6 +124,10 @@ class Recording:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """Return the runs for a notebook, without reading their steps."""
+        return table(HEADS, (run.cells() for run in self._content.runs.runs))
 
     def __repr__(self) -> str:
         count = len(self._content.runs.runs)

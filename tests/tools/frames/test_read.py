@@ -23,6 +23,7 @@ from cirron_otel.tools.frames.lazy_table import LazyTable
 from cirron_otel.tools.frames.reading import Recording
 from tests.core.columns.helpers import of_run
 from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.tools.cli.comparing import job
 from tests.tools.convert.rows import places
 
 from .tables import (
@@ -298,3 +299,13 @@ def test_an_import_is_light() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
+
+
+def test_a_notebook_shows_rows_and_runs(tmp_path: Path) -> None:
+    recording = ci.read(job(tmp_path, units=22, resource={"cirron.run.name": "<b>mine"}))
+    shown = recording.steps()._repr_html_()
+    assert shown.count("<tr>") == 21
+    assert shown.endswith("<p>and 2 more rows</p>")
+    for html in (recording.runs()._repr_html_(), recording._repr_html_()):
+        assert html.count("<tr>") == 2
+        assert "&lt;b&gt;mine" in html
