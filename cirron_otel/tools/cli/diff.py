@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -20,8 +21,11 @@ from .failing import FAILED_VERDICT
 from .parameters import PlacesCommand, account_option, from_option, json_option
 from .runs import report_chosen
 from .sources import as_spool, shown_source
+from .written_files import check_files, write_page
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ...core.analysis.divergence.comparing import RunComparison
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.run_selection import ChosenRun
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _SIDES = 2
+_LONGEST_HEADLINE = 1000
 _LEVELS = ("warn", "crit")
 _DIVERGENCE = "divergence"
 _SLOWER = re.compile(r"slower=([0-9]{1,4}(?:\.[0-9]{1,6})?)%", re.ASCII)
@@ -95,6 +100,12 @@ class _OpenedRun(NamedTuple):
     metavar="N",
     help="Losses that are at most N ULPs apart count as equal.",
 )
+@click.option(
+    "--html",
+    "page_file",
+    metavar="FILE",
+    help="Also write the comparison to FILE, as a page that needs no network.",
+)
 @account_option
 @json_option
 def diff(
@@ -105,6 +116,7 @@ def diff(
     runs: tuple[str, ...],
     fail_on: str | None,
     tolerance: int,
+    page_file: str | None,
     accounts: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -122,10 +134,11 @@ def diff(
     from ...core.analysis.verdicts.thresholds import thresholds_of
     from ...core.run.accounts import account_names_of
     from ..present.comparison import compare
-    from ..present.comparison_text import comparison_parts, headline, why
+    from ..present.comparison_text import headline, why
 
     names = account_names_of(accounts)
     sources = _sources(first, second, source_format, runs)
+    check_files({"--html": page_file}, *(each.name for each in sources))
     with contextlib.ExitStack() as stack:
         sides = None if engine == PYTHON else _by_engine(engine, sources, names)
         a, b = [_read(stack, each, names) for each in sources] if sides is None else sides
@@ -139,23 +152,53 @@ def diff(
             "digests": digests.to_json(),
         })  # fmt: skip
     else:
-        _show_side("A", a.run)
-        _show_side("B", b.run)
-        output.result("")
-        for line in comparison_lines(digests):
-            output.result(line)
-        output.result("")
-        output.show_parts(comparison_parts(found))
+        output.show_parts(_parts(found, digests))
+    if page_file is not None:
+        write_page(page_file, _page(found, digests))
     if _has_failed(fail_on, digests, found):
         return FAILED_VERDICT
     code = _warn_of_gaps(digests) if fail_on == _DIVERGENCE else 0
     return max(a.code, b.code, code)
 
 
-def _show_side(letter: str, run: ComparedRun) -> None:
+def _parts(found: Comparison, digests: RunComparison) -> Iterator[RenderableType]:
+    """Yield the lines and tables of a comparison."""
+    from ..present.comparison_text import comparison_parts
+
+    yield _side("A", found.a)
+    yield _side("B", found.b)
+    yield ""
+    yield from comparison_lines(digests)
+    yield ""
+    yield from comparison_parts(found)
+
+
+def _side(letter: str, run: ComparedRun) -> str:
     name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
     units = count(run.units, printable(run.unit)) + run.of_ranks
-    output.result(f"{letter}  {printable(run.document.source)}{name}: {units}")
+    return f"{letter}  {printable(run.document.source)}{name}: {units}"
+
+
+def _page(found: Comparison, digests: RunComparison) -> Iterator[str]:
+    """Yield the text of the page on a comparison."""
+    from ..present.comparison_text import headline
+    from .page.element import Element
+    from .page.parts import short
+    from .page.shell import elements_of, footer, page_of
+
+    title = f"{short(found.a.title)} and {short(found.b.title)}"
+    body = Element(
+        "body",
+        Element(
+            "header",
+            Element("p", "cirron-otel diff", class_="over"),
+            Element("h1", title),
+            Element("p", Element("strong", short(headline(found), _LONGEST_HEADLINE))),
+        ),
+        Element("main", Element("section", elements_of(_parts(found, digests)))),
+        footer("diff --json"),
+    )
+    return page_of(f"{title}: comparison of cirron-otel", body)
 
 
 def _has_failed(fail_on: str | None, digests: RunComparison, found: Comparison) -> bool:

@@ -42,6 +42,11 @@ class ComparedRun:
     """The number of marks that the recording processes dropped."""
 
     @property
+    def title(self) -> str:
+        """The name of the run, or of its source if it has none."""
+        return self.document.run.name or self.document.source
+
+    @property
     def unit(self) -> str:
         """The name of a unit, for a terminal."""
         return "step" if self.document.units is None else printable(self.document.units.name)

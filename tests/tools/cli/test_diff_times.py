@@ -13,6 +13,7 @@ import pytest
 import cirron_otel as ci
 from cirron_otel.core.durations import duration
 from cirron_otel.tools.cli.main import run as run_command
+from tests.kit.html_page import Page
 from tests.kit.sessions.opened import opened
 
 from .comparing import job
@@ -247,3 +248,32 @@ def test_the_batch_size_is_named_and_times_are_compared_per_sample(
     assert run_command(["diff", str(a), str(b), "--fail-on", "slower=14%"]) == 6
     assert run_command(["diff", str(a), str(b), "--fail-on", "slower=16%"]) == 0
     assert run_command(["diff", str(a), str(b), "--fail-on", "crit"]) == 6
+
+
+def test_the_page_has_the_lines_and_the_tables(tmp_path: Path, capsys: Out) -> None:
+    more: dict[int, Mapping[str, float]] = {n: {"log_metrics": 100} for n in range(5, 60, 10)}
+    resource = {"cirron.run.name": "<b>one", "cirron.optimizer.name": "SGD"}
+    a = job(tmp_path / "a", resource=resource)
+    b = job(tmp_path / "b", more=more, resource={**resource, "cirron.optimizer.name": "AdamW"})
+    document, text = compared(a, b, capsys)
+    target = tmp_path / "page.html"
+    assert run_command(["diff", str(a), str(b), "--html", str(target)]) == 0
+    assert f"{target} is written" in capsys.readouterr().err
+    page = Page(target.read_text("utf-8"))
+    shown = in_one_line(" ".join(page.texts))
+    assert document["headline"] in shown
+    assert "<b>one" in shown
+    assert "cirron.optimizer.name: SGD -> AdamW" in shown
+    rows = {row[0]: row for row in page.tables["The wall time of 60 steps"][1:]}
+    cells = cells_of(text)["logging"]
+    assert rows["logging"][1:] == cells
+    assert len(page.tables) == 3
+
+
+@pytest.mark.parametrize("name", ["", "-", "a/spool/page.html"])
+def test_a_page_is_not_written_over_a_source(tmp_path: Path, name: str, capsys: Out) -> None:
+    a = job(tmp_path / "a")
+    target = str(tmp_path / name) if "/" in name else name
+    assert run_command(["diff", str(a), str(a), "--html", target]) == 2
+    assert "--html" in capsys.readouterr().err
+    assert sorted(each.suffix for each in (a / "spool").iterdir()) == [".json"]
