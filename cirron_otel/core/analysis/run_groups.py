@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -163,9 +163,14 @@ class GroupedRuns:
     """The hosts of all runs."""
 
 
-def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRuns:
+def group_runs(
+    runs: Iterable[CataloguedRun],
+    keys: Sequence[str],
+    on_run: Callable[[Run, OpenedRun], None] | None = None,
+) -> GroupedRuns:
     """Read each run, and return the figures of the runs with equal values of `keys`.
 
+    `on_run` is called with each run while it is open.
     Raises the errors of reading the batches, and TargetError if there is no disk space.
     """
     groups: dict[str, RunGroup] = {}
@@ -173,6 +178,8 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
     for each in runs:
         with open_run(each, each.reader) as run:
             hosts.add(run.ledger)
+            if on_run is not None:
+                on_run(each.run, run)
             findings = findings_of(run, world_size=each.run.world_size)
             status = status_of(findings)
             kinds = list(dict.fromkeys(f.kind for f in findings if f.severity != "notice"))

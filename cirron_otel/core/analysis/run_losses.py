@@ -68,6 +68,18 @@ def short_name(setting: str) -> str:
     return setting.removeprefix(HYPERPARAMETER).removeprefix("cirron.")
 
 
+def setting_text(value: Any) -> str:
+    """Return the value of a setting as text; `-` for None."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def only_settings(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters and the settings of the training among some attributes."""
+    return {name: resource[name] for name in _settings(resource)}
+
+
 def settings_of(resources: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the hyperparameters and the settings of the training that any run has, in order."""
     names = {name for resource in resources for name in _settings(resource)}

@@ -225,9 +225,9 @@ def _number(value: float | None) -> str:
 
 
 def _setting(value: Any) -> str:
-    if value is None:
-        return "-"
-    text = printable(f"{value:.6g}" if isinstance(value, float) else str(value))
+    from ...core.analysis.run_losses import setting_text
+
+    text = printable(setting_text(value))
     return text if len(text) <= _LONGEST_SETTING else f"{text[: _LONGEST_SETTING - 1]}…"
 
 

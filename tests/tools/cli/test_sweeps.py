@@ -13,6 +13,7 @@ import pytest
 import cirron_otel as ci
 from cirron_otel.tools.cli.main import run as run_command
 from tests.core.analysis.verdicts.records import Rank, write_spool
+from tests.kit.html_page import Page
 from tests.kit.spools.made import encoded
 
 RATES = (0.3, 0.001, 0.01, 3.0, 0.1)
@@ -114,3 +115,31 @@ def test_other_orders(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert names == ["run0", "run1", "run2"]
     for order in ("name", "duration", "start", "loss"):
         assert [e["name"] for e in listed(three, capsys, "--sort", order)["runs"]] == names
+
+
+def test_the_page_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [{"loss": [3.0, 0.1, 2.0]}, {"loss": [3.0, 2.0, 1.0]}, {}]
+    spool = sweep(tmp_path, losses)
+    target = tmp_path / "sweep.html"
+    assert run_command(["runs", "report", str(spool), "--html", str(target)]) == 0
+    page = Page(target.read_text("utf-8"))
+    _, *rows = page.tables["The runs, the best loss first"]
+    assert [row[0] for row in rows] == ["run1", "run0", "run2"]
+    assert [row[3:6] for row in rows] == [["1", "1", "0.001"], ["2", "0.1", "0.3"],
+                                          ["-", "-", "0.01"]]  # fmt: skip
+    text = " ".join(page.texts)
+    assert text.count("loss by value, lowest 0.1") == text.count("loss by time, lowest 0.1") == 1
+    assert "and 1 more run without a loss, or beyond 40" in text
+    assert "The number of runs with each status" in text
+    assert page.sections[:2] == ["runs", "losses"]
+
+
+def test_a_page_of_hostile_names(tmp_path: Path) -> None:
+    rank = Rank(0)
+    rank.resource = {"cirron.run.name": "<script>", "cirron.config.<b>": "\x1b[31m"}
+    rank.step(0, {"forward": 5})
+    rank.mark("<i>/loss", 1.0)
+    write_spool(tmp_path, [rank], run="\ud800")
+    target = tmp_path / "sweep.html"
+    assert run_command(["runs", "report", str(tmp_path), "--html", str(target)]) == 0
+    assert "<script>" in Page(target.read_text("utf-8")).texts
