@@ -37,6 +37,45 @@ DIRTY = "cirron.git.dirty"
 TORCH_VERSION = "cirron.torch.version"
 CUDA_VERSION = "cirron.cuda.version"
 HYPERPARAMETER = "cirron.config."
+
+# Resource: the configuration of a training, which docs/configuration.md lists
+LOADER_WORKERS = "cirron.data_loader.workers"
+LOADER_PREFETCH = "cirron.data_loader.prefetch_factor"
+LOADER_PERSISTENT = "cirron.data_loader.persistent_workers"
+LOADER_PINNED = "cirron.data_loader.pin_memory"
+LOADER_BATCH_SIZE = "cirron.data_loader.batch_size"
+LOADER_DROP_LAST = "cirron.data_loader.drop_last"
+LOADER_SAMPLER = "cirron.data_loader.sampler"
+MODEL_CLASS = "cirron.model.class"
+MODEL_PARAMETERS = "cirron.model.parameters"
+MODEL_TRAINABLE = "cirron.model.trainable_parameters"
+MODEL_DTYPE = "cirron.model.dtype"
+MODEL_DEVICE = "cirron.model.device"
+MODEL_COMPILED = "cirron.model.compiled"
+AUTOCAST = "cirron.autocast.dtype"
+OPTIMIZER_NAME = "cirron.optimizer.name"
+OPTIMIZER_LEARNING_RATE = "cirron.optimizer.learning_rate"
+OPTIMIZER_FOREACH = "cirron.optimizer.foreach"
+OPTIMIZER_FUSED = "cirron.optimizer.fused"
+DDP_BUCKET_BYTES = "cirron.ddp.bucket_bytes"
+DDP_STATIC_GRAPH = "cirron.ddp.static_graph"
+DDP_FIND_UNUSED = "cirron.ddp.find_unused_parameters"
+DDP_BUCKET_VIEW = "cirron.ddp.gradient_as_bucket_view"
+FSDP_VERSION = "cirron.fsdp.version"
+TORCH_THREADS = "cirron.torch.threads"
+TORCH_INTEROP_THREADS = "cirron.torch.interop_threads"
+CPU_COUNT = "cirron.cpu.count"
+CPU_ALLOWED = "cirron.cpu.allowed"
+CPU_LIMIT = "cirron.cpu.limit"
+MEMORY_LIMIT = "cirron.memory.limit_bytes"
+CONFIGURATION = frozenset({
+    LOADER_WORKERS, LOADER_PREFETCH, LOADER_PERSISTENT, LOADER_PINNED, LOADER_BATCH_SIZE,
+    LOADER_DROP_LAST, LOADER_SAMPLER, MODEL_CLASS, MODEL_PARAMETERS, MODEL_TRAINABLE, MODEL_DTYPE,
+    MODEL_DEVICE, MODEL_COMPILED, AUTOCAST, OPTIMIZER_NAME, OPTIMIZER_LEARNING_RATE,
+    OPTIMIZER_FOREACH, OPTIMIZER_FUSED, DDP_BUCKET_BYTES, DDP_STATIC_GRAPH, DDP_FIND_UNUSED,
+    DDP_BUCKET_VIEW, FSDP_VERSION, TORCH_THREADS, TORCH_INTEROP_THREADS, CPU_COUNT, CPU_ALLOWED,
+    CPU_LIMIT, MEMORY_LIMIT,
+})  # fmt: skip
 _DESCRIPTIONS = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, COMMIT, BRANCH, DIRTY, TORCH_VERSION, CUDA_VERSION,
 })  # fmt: skip
@@ -44,8 +83,20 @@ _DESCRIPTIONS = frozenset({
 
 def describes_run(attribute: str) -> bool:
     """Return whether a resource attribute describes the run, and so is not one of its metrics."""
-    return attribute in _DESCRIPTIONS or attribute.startswith(HYPERPARAMETER)
+    return (
+        attribute in _DESCRIPTIONS
+        or attribute in CONFIGURATION
+        or attribute.startswith(HYPERPARAMETER)
+    )
 
+
+SPEED_SETTINGS = (
+    LOADER_BATCH_SIZE, LOADER_WORKERS, MODEL_DEVICE, AUTOCAST, MODEL_DTYPE, MODEL_COMPILED,
+    MODEL_CLASS, MODEL_PARAMETERS, OPTIMIZER_NAME, OPTIMIZER_FUSED, OPTIMIZER_FOREACH,
+    LOADER_PINNED, LOADER_PERSISTENT, LOADER_PREFETCH, DDP_BUCKET_BYTES, DDP_STATIC_GRAPH,
+    DDP_FIND_UNUSED, DDP_BUCKET_VIEW, FSDP_VERSION, TORCH_THREADS, CPU_ALLOWED, CPU_LIMIT,
+)  # fmt: skip
+"""The parts of the configuration that affect the speed, the most likely cause first."""
 
 # Scope: the batch's header
 BATCH_ID = "cirron.batch.id"

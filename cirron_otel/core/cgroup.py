@@ -1,4 +1,4 @@
-"""The memory control group of a process: its use, its limit, and its count of OOM kills.
+"""The control group of a process: its memory, the limits, and its count of OOM kills.
 
 It reads cgroup v2 and v1 (Linux, cgroups(7)). In a container, the group's path may be relative to
 another root than that of the mounted file system; the mount's root is then used.
@@ -81,6 +81,20 @@ def memory_cgroup(process: Path = Path("/proc/self")) -> MemoryCgroup | None:
             if limit is not None and (strictest is None or limit < strictest[0]):
                 strictest = limit, group
     return strictest[1] if strictest is not None else own
+
+
+def cpu_limit(process: Path = Path("/proc/self")) -> float | None:
+    """Return how many CPUs the cgroups of a process allow, in CPU seconds a second (v2).
+
+    None without a limit, and if it cannot be read.
+    """
+    limits = []
+    for group in memory_groups(process):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = read_small(group.directory / "cpu.max").split()[:2]
+            if quota != b"max" and int(period) > 0:
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
 
 
 def memory_groups(process: Path = Path("/proc/self")) -> Iterator[MemoryCgroup]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
-from ...semconv import FAILURE_CAUSE, HOST_NAME, JOB, OUT_OF_MEMORY, SESSION
+from ...semconv import CONFIGURATION, FAILURE_CAUSE, HOST_NAME, JOB, OUT_OF_MEMORY, SESSION
 from ..records.rows import IndexedBatch, IndexedSpan, rows_of
 from ..records.step_summaries import GROUP, STEP_COUNT
 from ..spool.oom_kills import KILLS_CAUSE
@@ -41,20 +41,13 @@ class _Otel(msgspec.Struct, gc=False):
     resource_spans: list[msgspec.Raw] = []
 
 
-class _HostAttributes(msgspec.Struct, gc=False):
-    host: Any = msgspec.field(default=None, name=HOST_NAME)
-
-
-class _HostResource(msgspec.Struct, gc=False):
-    attributes: _HostAttributes | None = None
-
-
-class _HostOtel(msgspec.Struct, gc=False):
-    resource: _HostResource | None = None
+class _DetailsOtel(msgspec.Struct, gc=False):
+    resource: _Resource | None = None
 
 
 _otel_decoder = msgspec.json.Decoder(_Otel | None)
-_host_decoder = msgspec.json.Decoder(_HostOtel | None)
+_details_decoder = msgspec.json.Decoder(_DetailsOtel | None)
+_DETAILS = CONFIGURATION | {HOST_NAME}
 _COUNTED = frozenset({*STEP_NAMES, GROUP, JOB, SESSION})
 
 
@@ -134,16 +127,24 @@ def outline_of_otel(otel: Any) -> RunBatchOutline:
     return _outline(_otel(otel) if isinstance(otel, dict) else None)
 
 
-def host_of_rows(rows: IndexedBatch) -> str | None:
-    """Return the name of the host that recorded a batch; None if its resource names none."""
+def details_of(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a resource that describe the recording process: its host, and the
+    configuration of its training. Each is a text, a number or a boolean.
+    """
+    return {
+        name: resource[name]
+        for name in resource.keys() & _DETAILS
+        if isinstance(resource[name], (str, int, float)) and resource[name] != ""
+    }
+
+
+def details_of_rows(rows: IndexedBatch) -> dict[str, Any]:
+    """Return the details of the process that recorded a batch, as `details_of` does."""
     try:
-        otel = _host_decoder.decode(rows.otel) if rows.otel else None
+        otel = _details_decoder.decode(rows.otel) if rows.otel else None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    resource = None if otel is None else otel.resource
-    attributes = None if resource is None else resource.attributes
-    host = None if attributes is None else attributes.host
-    return host if isinstance(host, str) and host else None
+        return {}
+    return {} if otel is None or otel.resource is None else details_of(otel.resource.attributes)
 
 
 def _outline(otel: _Otel | None) -> RunBatchOutline:

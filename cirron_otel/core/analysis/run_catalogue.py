@@ -11,6 +11,7 @@ from ..records.problems import ReadingProblem
 from ..spool.reader import BatchFile, OnProgress, SpoolReader
 from .run_batch import OPEN, UNFINISHED, worse
 from .run_keys import Values, values_of
+from .run_losses import only_settings
 from .runs import MOST_LISTED, Run, read_runs
 
 _MOST_FINDINGS: Final = 10_000
@@ -22,7 +23,7 @@ class CataloguedRun:
     """A run, its parts, and the values of the requested keys; a lookup of its batches."""
 
     run: Run
-    """Without the names of its batches and without its resource."""
+    """Without the names of its batches, and of its resource only the settings."""
     parts: list[tuple[str, frozenset[str]]]
     """The spools that have batches of the run, and the names of these batches."""
     values: dict[str, Values]
@@ -84,7 +85,7 @@ class RunCatalogue:
         for run in spool.runs:
             resources = [spool.resources.get(session, {}) for session in run.sessions]
             values = {key: values_of(key, resources) for key in self.keys}
-            outlined = replace(run, batches=frozenset(), resource={})
+            outlined = replace(run, batches=frozenset(), resource=only_settings(run.resource))
             is_mergeable = run.is_recorded or is_id(run.id)
             key = run.id if is_mergeable else f"{len(self._runs)} {run.id}"
             added = CataloguedRun(outlined, [(directory, run.batches)], values)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from ..run.opening import open_run
 from ..run.run import Run as OpenedRun
 from .breakdown import STEP, PhaseFigures
 from .run_catalogue import CataloguedRun, merged_value
+from .run_hosts import HostCounts
 from .run_keys import (
     FINDING,
     FRAMEWORK,
@@ -158,17 +159,27 @@ class GroupedRuns:
     groups: list[RunGroup]
     """Groups of runs that lack a key come last."""
     total: RunGroup
+    hosts: HostCounts
+    """The hosts of all runs."""
 
 
-def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRuns:
+def group_runs(
+    runs: Iterable[CataloguedRun],
+    keys: Sequence[str],
+    on_run: Callable[[Run, OpenedRun], None] | None = None,
+) -> GroupedRuns:
     """Read each run, and return the figures of the runs with equal values of `keys`.
 
+    `on_run` is called with each run while it is open.
     Raises the errors of reading the batches, and TargetError if there is no disk space.
     """
     groups: dict[str, RunGroup] = {}
-    total = RunGroup({})
+    total, hosts = RunGroup({}), HostCounts()
     for each in runs:
         with open_run(each, each.reader) as run:
+            hosts.add(run.ledger)
+            if on_run is not None:
+                on_run(each.run, run)
             findings = findings_of(run, world_size=each.run.world_size)
             status = status_of(findings)
             kinds = list(dict.fromkeys(f.kind for f in findings if f.severity != "notice"))
@@ -177,7 +188,7 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
                 group.add(each.run, run, status, kinds)
     for group in (*groups.values(), total):
         group.finish()
-    return GroupedRuns(sorted(groups.values(), key=_order), total)
+    return GroupedRuns(sorted(groups.values(), key=_order), total, hosts)
 
 
 def _values(key: str, catalogued: CataloguedRun, run: OpenedRun, kinds: Sequence[str]) -> Values:

@@ -14,7 +14,15 @@ from typing import Literal, TypeAlias, TypedDict
 Output: TypeAlias = Literal["spool", "log", "stdout", "none"]
 Exporter: TypeAlias = Literal["auto", "none", "otlp", "cirron"]
 RunDetail: TypeAlias = Literal[
-    "command", "git", "versions", "host", "devices", "launcher", "hyperparameters", "none"
+    "command",
+    "git",
+    "versions",
+    "host",
+    "devices",
+    "launcher",
+    "hyperparameters",
+    "configuration",
+    "none",
 ]
 Logger: TypeAlias = Literal["auto", "none", "tensorboard", "wandb", "mlflow"]
 Snapshots: TypeAlias = Literal["stats", "sampled", "full", "none", "off"]

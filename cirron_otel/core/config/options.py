@@ -34,6 +34,7 @@ from .parsing import (
 
 RUN_DETAILS: Final = (
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
+    "configuration",
 )  # fmt: skip
 LOGGERS: Final = ("tensorboard", "wandb", "mlflow")
 API_ENDPOINT: Final = "https://api.cirron.com"

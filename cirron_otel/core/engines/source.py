@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import ibis
 
-from ...semconv import HOST_NAME
 from ..analysis.index import SpoolIndex
-from ..analysis.run_batch import RunBatchOutline, host_of_rows, outline_of
+from ..analysis.run_batch import RunBatchOutline, details_of, details_of_rows, outline_of
 from ..analysis.run_selection import (
     ALL,
     ChosenRun,
@@ -66,8 +65,9 @@ class OpenedRun:
     chosen: ChosenRun
     is_complete: bool
     """Whether the batches are all of the spool."""
-    hosts: list[tuple[set[int], str | None]]
-    """For each batch with spans in order: the ranks of its spans, and the host that recorded it."""
+    details: list[tuple[set[int], dict[str, Any]]]
+    """For each batch with spans in order: the ranks of its spans, and the details of the process
+    that recorded it."""
     unreadable: int
     """The number of batches that could not be read, and may be of the run."""
 
@@ -148,7 +148,7 @@ class OpenedTables:
             _check_units(engine, relations)
             yield OpenedRun(
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
-                names is None, self._hosts(names), self._unreadable(chosen, names),
+                names is None, self._details(names), self._unreadable(chosen, names),
             )  # fmt: skip
 
     def _check_producers(self, names: frozenset[str] | None) -> None:
@@ -175,20 +175,20 @@ class OpenedTables:
             return unreadable_in(reader)
         return unreadable_in(reader, unreadable_of(reader, chosen.run, self.runs.runs))
 
-    def _hosts(self, names: frozenset[str] | None) -> list[tuple[set[int], str | None]]:
-        hosts = []
+    def _details(self, names: frozenset[str] | None) -> list[tuple[set[int], dict[str, Any]]]:
+        details = []
         for number, batch in enumerate(self._batches.batches):
             if names is not None and batch.name not in names:
                 continue
             outline = self._outlines[batch.key]
-            ranks, spans, host = outline.ranks, outline.spans, outline.text(HOST_NAME)
+            ranks, spans, found = outline.ranks, outline.spans, details_of(outline.resource)
             if batch.key in self._odd:
                 rows = rows_of(self._batches.content(number).data)
                 ranks = {span.rank for span in rows.spans if span.rank is not None}
-                spans, host = len(rows.spans), host_of_rows(rows)
+                spans, found = len(rows.spans), details_of_rows(rows)
             if spans:
-                hosts.append((ranks, host))
-        return hosts
+                details.append((ranks, found))
+        return details
 
     @cached_property
     def _outlines(self) -> dict[str, RunBatchOutline]:

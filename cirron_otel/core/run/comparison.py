@@ -31,10 +31,12 @@ UNCOUNTED: Final = frozenset({"start_up", "paused", "idle", "shut_down", "ended"
 _WARM_UP: Final = "warm_up"
 _TRIMMED: Final = 0.87
 """The standard deviation of ten normal values without the largest, relative to that of all."""
+_SURE: Final = 2
+"""Runs are the same if this many times the noise cannot hide a moderate difference."""
 _LEAST_PART: Final = 0.05
 """The minimum part of the difference that an account explains to be named."""
 
-Kind = Literal["SLOWER", "FASTER", "INCONCLUSIVE"]
+Kind = Literal["SLOWER", "FASTER", "SAME", "INCONCLUSIVE"]
 Severity = Literal["info", "warn", "crit"]
 
 
@@ -205,7 +207,8 @@ class AccountChange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as a JSON object."""
-        return {**asdict(self), "change_per_unit_ns": self.per_unit_ns}
+        values = asdict(self)
+        return {**values, "share": values.pop("part"), "change_per_unit_ns": self.per_unit_ns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,32 @@ class CostChange:
         return self.severity != "info"
 
     @property
+    def cause(self) -> AccountChange | None:
+        """The account that explains most of the difference; None without a difference."""
+        named = self.named if self.kind in ("SLOWER", "FASTER") else []
+        difference = sum(each.per_unit_ns for each in self.accounts if each.is_counted)
+        return next((each for each in named if each.per_unit_ns * difference > 0), None)
+
+    def is_slower_by(self, share: float, factor: float = 1.0) -> bool:
+        """Return whether the wall time, or an account of it, is longer in B by a share of A's.
+
+        The differences also exceed the noise of both runs. `factor` is multiplied with the times of
+        B: the ratio of A's units to B's, if a unit of B is larger.
+        """
+        counted = [each for each in self.accounts if each.is_counted]
+        before = sum(each.a_per_unit_ns for each in counted)
+        if self.noise is None or not before:
+            return False
+        after = factor * sum(each.b_per_unit_ns for each in counted)
+        if after - before >= share * before and after - before > self.noise * before:
+            return True
+        return any(
+            factor * each.b_per_unit_ns - each.a_per_unit_ns
+            >= max(share * before, each.noise_ns or 0.0)
+            for each in counted
+        )
+
+    @property
     def named(self) -> list[AccountChange]:
         """The accounts that explain the difference, the largest first."""
         named = [each for each in self.accounts if each.is_named]
@@ -247,7 +276,9 @@ def compare_costs(
     noise = math.hypot(a.noise, b.noise) / a.per_unit
     if abs(change) < moderate or abs(change) <= noise:
         accounts = _accounts(a, b, max(moderate, noise) * a.per_unit)
-        return CostChange("INCONCLUSIVE", "info", change, noise, accounts)
+        is_same = abs(change) + _SURE * noise < moderate and not any(e.is_named for e in accounts)
+        kind: Kind = "SAME" if is_same else "INCONCLUSIVE"
+        return CostChange(kind, "info", change, noise, accounts)
     accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit)
     if change < 0:
         return CostChange("FASTER", "info", change, noise, accounts)

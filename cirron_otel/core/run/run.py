@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from ...semconv import SESSION
+from ...semconv import CONFIGURATION, SESSION
 from ..analysis.breakdown import STEP, Breakdown
 from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
@@ -242,6 +242,16 @@ class Run:
             )
             records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
             yield device, list(points_of(records, device.samples, limit))
+
+    @cached_property
+    def settings(self) -> dict[str, dict[Any, list[int | None]]]:
+        """The configuration of the training: for each attribute its values, with their ranks."""
+        found: dict[str, dict[Any, list[int | None]]] = {}
+        ranks = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
+        for rank, sums in ranks:
+            for name in sorted(sums.details.keys() & CONFIGURATION):
+                found.setdefault(name, {}).setdefault(sums.details[name], []).append(rank)
+        return dict(sorted(found.items()))
 
     @cached_property
     def failures(self) -> list[SessionFailure]:

@@ -10,6 +10,7 @@ dirty: it runs in parallel with training, is polled without waiting, and is kill
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -23,16 +24,21 @@ from typing import Any, Final
 from opentelemetry.sdk.resources import Resource
 
 from ..._version import __version__
+from ...core.cgroup import cpu_limit, memory_cgroup
 from ...core.config.options import Config
 from ...semconv import (
     ARGUMENTS,
     BRANCH,
     COMMIT,
+    CPU_ALLOWED,
+    CPU_COUNT,
+    CPU_LIMIT,
     CUDA_VERSION,
     DIRTY,
     DISTRO_NAME,
     DISTRO_VERSION,
     HYPERPARAMETER,
+    MEMORY_LIMIT,
     RUN_ID,
     TORCH_VERSION,
     describes_run,
@@ -167,8 +173,9 @@ def _read(path: Path, most: int = _MOST_BYTES) -> str:
 RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
 
-COMMAND, GIT, VERSIONS, HOST, DEVICES, LAUNCHER, HYPERPARAMETERS = (
+COMMAND, GIT, VERSIONS, HOST, DEVICES, LAUNCHER, HYPERPARAMETERS, CONFIGURATION = (
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
+    "configuration",
 )  # fmt: skip
 _OTHERS: Final = {
     "process.runtime.": VERSIONS,
@@ -238,23 +245,29 @@ class LateDetails:
         _announced.clear()
         self._has_git = GIT in config.run_details
         self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
+        self._has_configuration = CONFIGURATION in config.run_details
         self._has_versions = VERSIONS in config.run_details
         self._has_hyperparameters = HYPERPARAMETERS in config.run_details
         self._tree: TreeState | None = None
 
     def begin(self) -> dict[str, Any]:
-        """Return the commit, and start to compare the work tree with it. Raises nothing."""
-        if not self._has_git:
-            return {}
+        """Return the commit and the limits of the process, and start to compare the work tree.
+
+        Raises nothing.
+        """
+        found: dict[str, Any] = {}
         try:
-            directory = program_directory()
-            head = {key: _cut(value) for key, value in head_of(directory).items()}
-            if head and self._asks_tree:
-                self._tree = TreeState(directory)
+            if self._has_configuration:
+                found |= machine_limits()
+            if self._has_git:
+                directory = program_directory()
+                head = {key: _cut(value) for key, value in head_of(directory).items()}
+                found |= head
+                if head and self._asks_tree:
+                    self._tree = TreeState(directory)
         except Exception as error:
             record_error("run", error)
-            return {}
-        return head
+        return found
 
     def found(self, *, is_last: bool) -> dict[str, Any]:
         """Return attributes that have become available since the last call. Raises nothing."""
@@ -282,6 +295,16 @@ class LateDetails:
         cuda = getattr(torch.version, "cuda", None)
         versions = {TORCH_VERSION: _cut(str(torch.__version__))}
         return versions | ({CUDA_VERSION: _cut(str(cuda))} if cuda else {})
+
+
+def machine_limits() -> dict[str, Any]:
+    """Return the CPUs of the host and those that the process may use, and the limits of cgroups."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    limits: dict[str, Any] = {CPU_COUNT: os.cpu_count(), CPU_ALLOWED: allowed}
+    with contextlib.suppress(OSError, ValueError):
+        group = memory_cgroup()
+        limits |= {CPU_LIMIT: cpu_limit(), MEMORY_LIMIT: None if group is None else group.limit()}
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def hyperparameter_attributes(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -19,21 +21,46 @@ from .failing import FAILED_VERDICT
 from .parameters import PlacesCommand, account_option, from_option, json_option
 from .runs import report_chosen
 from .sources import as_spool, shown_source
+from .written_files import check_files, write_page
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ...core.analysis.divergence.comparing import RunComparison
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.run.accounts import AccountNames
-    from ...core.run.comparison import CostChange
     from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
-    from ..present.comparison import ComparedRun
+    from ..present.comparison import ComparedRun, Comparison
 
 
 _SIDES = 2
+_LONGEST_HEADLINE = 1000
+_LEVELS = ("warn", "crit")
 _DIVERGENCE = "divergence"
+_SLOWER = re.compile(r"slower=([0-9]{1,4}(?:\.[0-9]{1,6})?)%", re.ASCII)
+
+
+class _Condition(click.ParamType):  # type: ignore[type-arg]
+    """A level, `divergence`, or a share by which B is slower."""
+
+    name = "condition"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in (*_LEVELS, _DIVERGENCE) and _share_of(value) is None:
+            self.fail(
+                f"{value!r} is no condition: expected slower=N%, {', '.join(_LEVELS)} or"
+                f" {_DIVERGENCE}, for example slower=5%", param, ctx,
+            )  # fmt: skip
+        return value
+
+
+def _share_of(condition: str) -> float | None:
+    """Return the share of `slower=N%`; None for another condition."""
+    match = _SLOWER.fullmatch(condition)
+    return None if match is None else float(match[1]) / 100
 
 
 class _OpenedRun(NamedTuple):
@@ -60,7 +87,8 @@ class _OpenedRun(NamedTuple):
 @click.option(
     "--fail-on",
     "fail_on",
-    type=click.Choice(("warn", "crit", _DIVERGENCE)),
+    type=_Condition(),
+    metavar="slower=N%|warn|crit|divergence",
     help="Exit with code 6 if B is slower by this much, or if the runs diverge.",
 )
 @click.option(
@@ -72,6 +100,12 @@ class _OpenedRun(NamedTuple):
     metavar="N",
     help="Losses that are at most N ULPs apart count as equal.",
 )
+@click.option(
+    "--html",
+    "page_file",
+    metavar="FILE",
+    help="Also write the comparison to FILE, as a page that needs no network.",
+)
 @account_option
 @json_option
 def diff(
@@ -82,6 +116,7 @@ def diff(
     runs: tuple[str, ...],
     fail_on: str | None,
     tolerance: int,
+    page_file: str | None,
     accounts: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -89,8 +124,9 @@ def diff(
 
     If the digests of a step differ, the first difference is named: the step, the quantity and the
     tensor. The headline names the accounts that explain the difference of the wall time. With
-    --fail-on, the exit code is 6 if the wall time per step of B is longer (3 % is warn, 8 % is
-    crit), or if the runs diverge.
+    --fail-on, the exit code is 6 if B is slower, or if the runs diverge: with slower=5% if its wall
+    time, or an account of it, is longer by 5 % of the wall time of A (warn is 3 %, crit is 8 %, of
+    the wall time alone).
 
     A is .cirron by default, and B is A by default. One of them may be - for stdin; --from then
     applies to it.
@@ -98,10 +134,11 @@ def diff(
     from ...core.analysis.verdicts.thresholds import thresholds_of
     from ...core.run.accounts import account_names_of
     from ..present.comparison import compare
-    from ..present.comparison_text import comparison_parts, headline, why
+    from ..present.comparison_text import headline, why
 
     names = account_names_of(accounts)
     sources = _sources(first, second, source_format, runs)
+    check_files({"--html": page_file}, *(each.name for each in sources))
     with contextlib.ExitStack() as stack:
         sides = None if engine == PYTHON else _by_engine(engine, sources, names)
         a, b = [_read(stack, each, names) for each in sources] if sides is None else sides
@@ -115,29 +152,64 @@ def diff(
             "digests": digests.to_json(),
         })  # fmt: skip
     else:
-        _show_side("A", a.run)
-        _show_side("B", b.run)
-        output.result("")
-        for line in comparison_lines(digests):
-            output.result(line)
-        output.result("")
-        output.show_parts(comparison_parts(found))
-    if _has_failed(fail_on, digests, found.change):
+        output.show_parts(_parts(found, digests))
+    if page_file is not None:
+        write_page(page_file, _page(found, digests))
+    if _has_failed(fail_on, digests, found):
         return FAILED_VERDICT
     code = _warn_of_gaps(digests) if fail_on == _DIVERGENCE else 0
     return max(a.code, b.code, code)
 
 
-def _show_side(letter: str, run: ComparedRun) -> None:
+def _parts(found: Comparison, digests: RunComparison) -> Iterator[RenderableType]:
+    """Yield the lines and tables of a comparison."""
+    from ..present.comparison_text import comparison_parts
+
+    yield _side("A", found.a)
+    yield _side("B", found.b)
+    yield ""
+    yield from comparison_lines(digests)
+    yield ""
+    yield from comparison_parts(found)
+
+
+def _side(letter: str, run: ComparedRun) -> str:
     name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
     units = count(run.units, printable(run.unit)) + run.of_ranks
-    output.result(f"{letter}  {printable(run.document.source)}{name}: {units}")
+    return f"{letter}  {printable(run.document.source)}{name}: {units}"
 
 
-def _has_failed(fail_on: str | None, comparison: RunComparison, change: CostChange) -> bool:
+def _page(found: Comparison, digests: RunComparison) -> Iterator[str]:
+    """Yield the text of the page on a comparison."""
+    from ..present.comparison_text import headline
+    from .page.element import Element
+    from .page.parts import short
+    from .page.shell import elements_of, footer, page_of
+
+    title = f"{short(found.a.title)} and {short(found.b.title)}"
+    body = Element(
+        "body",
+        Element(
+            "header",
+            Element("p", "cirron-otel diff", class_="over"),
+            Element("h1", title),
+            Element("p", Element("strong", short(headline(found), _LONGEST_HEADLINE))),
+        ),
+        Element("main", Element("section", elements_of(_parts(found, digests)))),
+        footer("diff --json"),
+    )
+    return page_of(f"{title}: comparison of cirron-otel", body)
+
+
+def _has_failed(fail_on: str | None, digests: RunComparison, found: Comparison) -> bool:
+    if fail_on is None:
+        return False
     if fail_on == _DIVERGENCE:
-        return comparison.first is not None
-    return fail_on is not None and change.is_failure and fail_on in ("warn", change.severity)
+        return digests.first is not None
+    share = _share_of(fail_on)
+    if share is not None:
+        return found.is_slower_by(share)
+    return found.change.is_failure and fail_on in ("warn", found.change.severity)
 
 
 def _warn_of_gaps(comparison: RunComparison) -> int:

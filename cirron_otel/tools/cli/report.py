@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,6 +28,7 @@ from .parameters import (
 from .progress import progress
 from .runs import report_chosen
 from .sources import as_spool, shown_source
+from .written_files import check_files, write_page
 
 if TYPE_CHECKING:
     from ...core.engines.source import OpenedTables
@@ -122,7 +121,7 @@ def report(
     from ..present.conclude import add_skipped, document_of_run
     from ..present.conclusion_file import write_conclusion
 
-    _check_files({"--perfetto": trace_file, "--html": page_file}, source)
+    check_files({"--perfetto": trace_file, "--html": page_file}, source)
     named = EngineSource(source, source_format, run)
     if rules is not None:
         if (trace_file, page_file, full) != (None, None, False):
@@ -234,37 +233,6 @@ def _drops(document: Document) -> int:
     return 1 if document.figures.drops else 0
 
 
-def _check_files(files: dict[str, str | None], source: str) -> None:
-    """Raise UsageError if a file would overwrite the source or another file."""
-    paths = {option: path for option, path in files.items() if path is not None}
-    for option, path in paths.items():
-        _check_file(option, path, source)
-    if len({os.path.realpath(path) for path in paths.values()}) < len(paths):
-        raise UsageError(f"{' and '.join(paths)} name the same file: expected one for each")
-
-
-def _check_file(option: str, path: str, source: str) -> None:
-    """Raise UsageError if the file would overwrite the source, or be in the directory of its
-    batches.
-    """
-    if path in ("", "-"):
-        raise UsageError(f"{option} {path!r}: expected the name of a file")
-    file, read = Path(path), _file_of(source)
-    if file.exists() and read.exists() and file.samefile(read):
-        raise UsageError(f"{option} {path} is SRC itself: name another file")
-    spools = (read, read / "spool", read / ".cirron" / "spool", read.parent)
-    folder = file.resolve().parent
-    if any(each.is_dir() and each.name == "spool" and folder == each.resolve() for each in spools):
-        raise UsageError(f"{option} {path} would be among the batches: name a file elsewhere")
-
-
-def _file_of(source: str) -> Path:
-    """Return the path of a source; for a database in a file, the path in its URL."""
-    from ..convert.tables import location_of
-
-    return location_of(source).path or Path(source)
-
-
 def _write_trace(scopes: Scopes, path: str) -> None:
     from ...core.otlp.replacing import replacing
     from ...core.run.perfetto import trace_events
@@ -282,7 +250,6 @@ def _write_page(
     scopes: Scopes,
     run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
 ) -> None:
-    from ...core.otlp.replacing import replacing
     from .page.content import gather
     from .page.document import document
 
@@ -290,7 +257,4 @@ def _write_page(
     content = gather(
         found, opened, scopes, reader, span_ids, place.shortfalls(), place.findings(reader)
     )
-    with replacing(path) as file:
-        for piece in document(content):
-            file.write(piece.encode())
-    output.message(f"{path} is written: open it in a browser")
+    write_page(path, document(content))

@@ -8,7 +8,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,22 @@ from ...core.analysis.run_keys import KEYS
 from ...core.moments import parse_moment
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
-from ..present.formatting import count, duration, local_moment, printable
+from ..present.formatting import count, duration, local_moment, printable, wrapped
 from ..present.tables import rows_table
 from . import output
 from .parameters import PlacesCommand, from_option, json_option
 from .progress import ShownProgress, progress
 from .sources import as_spool, shown_source
+from .written_files import check_files, write_page
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from ...core.analysis.run_catalogue import RunCatalogue
     from ...core.analysis.run_groups import GroupedRuns, NamedRun, RunGroup
+    from ...core.analysis.run_hosts import HostCounts
+    from .page.sweep import Sweep
 
 _MOST_GROUPS = 1000
 _MOST_PHASES = 5
@@ -69,6 +73,19 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
     metavar="KEY",
     help=f"{', '.join(KEYS)}, or the name of a resource attribute. Can be given several times.",
 )
+@click.option(
+    "--by",
+    "by",
+    type=click.Choice(("host",)),
+    help="Compare the hosts of each run: which one is the slowest, and in how many of the runs.",
+)
+@click.option(
+    "--html",
+    "page_file",
+    metavar="FILE",
+    help="Also write the report to FILE, with the loss of each run, as a page that needs no"
+    " network.",
+)
 @json_option
 def report(
     sources: tuple[str, ...],
@@ -76,6 +93,8 @@ def report(
     since_ns: int | None,
     until_ns: int | None,
     keys: tuple[str, ...],
+    by: str | None,
+    page_file: str | None,
     as_json: bool,
 ) -> int:
     """Report the time, the steps and the findings of all runs of sources, in groups.
@@ -84,16 +103,20 @@ def report(
     """
     from ...core.analysis.run_catalogue import RunCatalogue
     from ...core.analysis.run_groups import group_runs
+    from ...core.analysis.run_hosts import headline
 
     keys = tuple(dict.fromkeys(keys))
     if not all(keys):
         raise UsageError("--group-by is empty: expected a key such as model or host.name")
+    check_files({"--html": page_file}, *(sources or (DEFAULT_NAME,)))
     catalogue = RunCatalogue(keys, since_ns, until_ns)
     with contextlib.ExitStack() as stack, progress("reading") as bar:
         places = _Sources(stack, catalogue, source_format, bar)
         code = places.add(sources or (DEFAULT_NAME,))
         bar.stage("reporting", "runs", then="grouping the runs")
-        grouped = group_runs(bar.each(list(catalogue.runs())), keys)
+        sweep = None if page_file is None else _sweep()
+        on_run = None if sweep is None else sweep.add
+        grouped = group_runs(bar.each(list(catalogue.runs())), keys, on_run)
     shown = [shown_source(each) for each in sources or (DEFAULT_NAME,)]
     if as_json:
         output.document({
@@ -106,12 +129,25 @@ def report(
             "batches_unassigned": catalogue.unassigned,
             "groups": [each.to_json() for each in grouped.groups],
             "total": grouped.total.to_json(),
+            "hosts": None if by is None else {
+                "headline": headline(grouped.hosts.result(), grouped.hosts.runs),
+                "runs": grouped.hosts.runs,
+                "hosts": [each.to_json() for each in grouped.hosts.result()],
+            },
             "skipped": [finding.to_json() for finding in catalogue.findings],
         })  # fmt: skip
     else:
-        _show(", ".join(shown), catalogue, grouped)
+        output.show_parts(_parts(", ".join(shown), catalogue, grouped, by))
+    if page_file is not None and sweep is not None:
+        write_page(page_file, _page(_parts(", ".join(shown), catalogue, grouped, by), sweep))
     output.skipped(catalogue.findings, catalogue.skipped)
     return 1 if catalogue.skipped else code
+
+
+def _sweep() -> Sweep:
+    from .page.sweep import Sweep
+
+    return Sweep()
 
 
 class _Sources:
@@ -196,7 +232,10 @@ class _Sources:
         )
 
 
-def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:
+def _parts(
+    source: str, catalogue: RunCatalogue, grouped: GroupedRuns, by: str | None
+) -> Iterator[RenderableType]:
+    """Yield the lines and tables of the report."""
     outside = f", {count(catalogue.outside, 'other')} outside" if catalogue.outside else ""
     period = [
         f"{word} {local_moment(ns)}"
@@ -204,25 +243,69 @@ def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:
         if ns is not None
     ]
     head = ", ".join([f"{printable(source)}: {count(grouped.total.runs, 'run')}", *period])
-    output.result(head + outside)
+    yield head + outside
     if catalogue.unassigned:
-        output.result(f"{count(catalogue.unassigned, 'batch', 'batches')} without a run")
-    if not grouped.total.runs:
-        return
+        yield f"{count(catalogue.unassigned, 'batch', 'batches')} without a run"
+    if grouped.total.runs:
+        yield from _group_parts(catalogue.keys, grouped)
+    if by is not None:
+        yield from _host_parts(grouped.hosts)
+
+
+def _group_parts(keys: Sequence[str], grouped: GroupedRuns) -> Iterator[RenderableType]:
     groups = grouped.groups[:_MOST_GROUPS]
-    rows = [*groups, grouped.total] if catalogue.keys else [grouped.total]
-    output.result("")
-    output.show(_runs(catalogue.keys, rows))
+    rows = [*groups, grouped.total] if keys else [grouped.total]
+    yield ""
+    yield _runs(keys, rows)
     if grouped.total.steps.times:
-        output.result("\nThe steps, and the share of each phase in their time:\n")
-        output.show(_steps(catalogue.keys, rows))
-    output.result("\nThe number of runs with each status, and with each kind of finding:\n")
-    output.show(_findings(catalogue.keys, rows))
-    output.result("\nThe oldest and the newest run:\n")
-    output.show(_ends(catalogue.keys, rows))
+        yield "\nThe steps, and the share of each phase in their time:\n"
+        yield _steps(keys, rows)
+    yield "\nThe number of runs with each status, and with each kind of finding:\n"
+    yield _findings(keys, rows)
+    yield "\nThe oldest and the newest run:\n"
+    yield _ends(keys, rows)
     if len(groups) < len(grouped.groups):
         more = len(grouped.groups) - len(groups)
-        output.result(f"and {count(more, 'more group')}: --json has all of them")
+        yield f"and {count(more, 'more group')}: --json has all of them"
+
+
+def _host_parts(counts: HostCounts) -> Iterator[RenderableType]:
+    from ...core.analysis.run_hosts import headline
+
+    hosts = counts.result()
+    yield ""
+    yield from wrapped(printable(headline(hosts, counts.runs)), "", "  ")
+    if hosts:
+        yield ""
+        heads = ("host", "runs", "slowest in", "share", "by")
+        yield rows_table(heads, set(heads[1:]), [
+            (
+                printable(each.host),
+                f"{each.runs:,}",
+                f"{each.slowest:,}",
+                f"{100 * each.slowest / each.runs:.0f} %",
+                "-" if each.excess is None else f"{100 * each.excess:+.0f} %",
+            )
+            for each in hosts[:_MOST_GROUPS]
+        ])  # fmt: skip
+
+
+def _page(parts: Iterable[RenderableType], sweep: Sweep) -> Iterator[str]:
+    """Yield the text of the page on many runs."""
+    from .page.element import Element
+    from .page.shell import elements_of, footer, page_of
+
+    body = Element(
+        "body",
+        Element(
+            "header",
+            Element("p", "cirron-otel runs report", class_="over"),
+            Element("h1", count(len(sweep.runs), "run")),
+        ),
+        Element("main", sweep.sections(), Element("section", elements_of(parts))),
+        footer("runs report --json"),
+    )
+    return page_of(f"{count(len(sweep.runs), 'run')}: report of cirron-otel", body)
 
 
 def _table(

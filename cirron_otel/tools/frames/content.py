@@ -18,6 +18,8 @@ from ...core.spool.reader import SpoolReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...core.analysis.metrics import LossMetric
+    from ...core.analysis.runs import Run
     from ...core.run.load.scopes import Scopes
     from ...core.run.step_table import StepTable
 
@@ -56,6 +58,25 @@ class RecordingContent:
                 what = f"steps with damaged times, which have no row: {steps.without_duration}"
                 self.findings.append(ReadingProblem(self._shown, "left-out", what))
             yield steps
+
+    def run_rows(self) -> pa.Table:
+        """Return the runs, with their losses."""
+        from ...core.analysis.run_losses import shared_losses
+        from .arrow_rows import table_of
+        from .run_rows import RunRows
+
+        listed = self.runs.runs
+        rows = RunRows(listed, shared_losses({run.id: self._losses(run) for run in listed}))
+        return table_of(rows.columns, rows.rows())
+
+    def _losses(self, run: Run) -> list[LossMetric]:
+        from ...core.analysis.metrics import losses
+        from ...core.run.opening import open_run
+
+        only = run.batches if self._reader.only is None else run.batches & self._reader.only
+        reader = SpoolReader(self._reader.paths.root, only=only)
+        with open_run(reader, reader) as opened:
+            return losses(opened.marks[0])
 
     def sessions(self) -> pa.Table:
         """Return the sessions."""

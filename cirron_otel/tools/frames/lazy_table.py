@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ...core.analysis.runs import table
 from ...core.columns.extra import require
 from ...errors import UsageError
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+_MOST_SHOWN: Final = 20
 
 
 class LazyTable:
@@ -67,6 +70,17 @@ class LazyTable:
     def __repr__(self) -> str:
         size = "not read yet" if self._table is None else f"{self._table.num_rows:,} rows"
         return f"<{type(self).__name__} {self.name}: {size}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows for a notebook."""
+        rows = self.to_arrow()
+        shown = rows.slice(0, _MOST_SHOWN).to_pylist()
+        text = table(
+            rows.column_names,
+            (["" if each is None else str(each) for each in row.values()] for row in shown),
+        )
+        more = rows.num_rows - len(shown)
+        return text + (f"<p>and {more:,} more rows</p>" if more else "")
 
 
 def _package(name: str, feature: str) -> ModuleType:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ...core.analysis.run_selection import select_runs
-from ...core.analysis.runs import Run
+from ...core.analysis.runs import HEADS, table
 from ...core.records.problems import ReadingProblem
 from ...core.spool.reader import SpoolReader
 from .content import RecordingContent
@@ -85,10 +85,9 @@ class Recording:
         """The batches that cannot be read, and other data that is incomplete or has no column."""
         return self._content.findings
 
-    @property
-    def runs(self) -> list[Run]:
-        """The runs of the recording, in order of their start."""
-        return self._content.runs.runs
+    def runs(self) -> LazyTable:
+        """Return the runs: a row for each run, a column for each hyperparameter and setting."""
+        return self._table("runs", self._content.run_rows)
 
     def steps(self) -> LazyTable:
         """Return the steps: a row for each step and rank, a column for each phase and mark."""
@@ -126,6 +125,10 @@ class Recording:
     ) -> None:
         self.close()
 
+    def _repr_html_(self) -> str:
+        """Return the runs for a notebook, without reading their steps."""
+        return table(HEADS, (run.cells() for run in self._content.runs.runs))
+
     def __repr__(self) -> str:
-        count = len(self.runs)
+        count = len(self._content.runs.runs)
         return f"<{type(self).__name__} {self.source}: {count} {'run' if count == 1 else 'runs'}>"

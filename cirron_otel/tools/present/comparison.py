@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from ...semconv import JOB_ID, PROCESS_PID, RANK, RUN_ID, SESSION_ID, WORLD_SIZE
+from ...semconv import JOB_ID, LOADER_BATCH_SIZE, PROCESS_PID, RANK, RUN_ID, SESSION_ID, WORLD_SIZE
 from .formatting import of_ranks, printable
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _OF_PROCESS: Final = frozenset({
 """The resource attributes that differ between any two runs, and those with a row of their own."""
 _ONCE: Final = frozenset({"START_UP", "WARM_UP", "COMPILATION", "RESTARTED", "UNEVEN"})
 """The kinds of findings whose cost does not grow with the number of units."""
+SCHEMA_VERSION: Final = 2
+"""The version of the JSON document."""
 UNIT_FIGURES: Final = ("count", "per_s", "p50_ns", "p95_ns", "p99_ns", "max_ns", "errors")
 
 
@@ -38,6 +40,11 @@ class ComparedRun:
     """None for a run without units."""
     dropped_marks: int
     """The number of marks that the recording processes dropped."""
+
+    @property
+    def title(self) -> str:
+        """The name of the run, or of its source if it has none."""
+        return self.document.run.name or self.document.source
 
     @property
     def unit(self) -> str:
@@ -191,24 +198,52 @@ class Comparison:
             return None
         return math.hypot(a.median_noise, b.median_noise) / a.median if a.median else None
 
+    @property
+    def batch_sizes(self) -> tuple[float, float] | None:
+        """The batch sizes of both runs if both are recorded, and known for all ranks."""
+        sizes = [each.document.setting(LOADER_BATCH_SIZE) for each in (self.a, self.b)]
+        one, other = (each if type(each) is int and each > 0 else None for each in sizes)
+        return None if one is None or other is None else (one, other)
+
+    @property
+    def samples(self) -> dict[str, Any] | None:
+        """The wall time for each sample of a rank, and its change; None if it is unknown."""
+        a, b, sizes = self.a.costs, self.b.costs, self.batch_sizes
+        if a is None or b is None or sizes is None:
+            return None
+        times = a.per_unit / sizes[0], b.per_unit / sizes[1]
+        return {"a_ns": times[0], "b_ns": times[1], "change": relative(*times)}
+
+    def is_slower_by(self, share: float) -> bool:
+        """Return whether B is slower by a share of A's wall time.
+
+        Times per unit are compared, or times per sample if the batch sizes differ.
+        """
+        sizes = self.batch_sizes
+        return self.change.is_slower_by(share, 1.0 if sizes is None else sizes[0] / sizes[1])
+
     def to_json(self, headline: str, why: str) -> dict[str, Any]:
         """Return the comparison as a JSON object; times in ns."""
         change = self.change
         return {
+            "schema_version": SCHEMA_VERSION,
             "a": self.a.to_json(),
             "b": self.b.to_json(),
             "headline": headline,
-            "verdict": {
-                "kind": change.kind, "severity": change.severity, "change": change.change,
-                "noise": change.noise, "why": why,
-                "median": {"change": self.unit_median.change, "noise": self.median_noise()},
-            },
+            "why": why,
+            "verdict": change.kind.lower(),
+            "severity": change.severity,
+            "change": change.change,
+            "noise": change.noise,
+            "cause": _cause(change),
+            "median": {"change": self.unit_median.change, "noise": self.median_noise()},
+            "samples": self.samples,
             "ledger": {
                 "is_per_unit": self.is_per_unit,
                 "a": _costs(self.a.costs),
                 "b": _costs(self.b.costs),
-                "accounts": [each.to_json() for each in change.accounts],
             },
+            "accounts": [each.to_json() for each in change.accounts],
             "units": self._units(),
             "phases": [each.to_json() for each in self.phases],
             "configuration": [each._asdict() for each in self.configuration],
@@ -229,6 +264,13 @@ class Comparison:
 def relative(a: float | None, b: float | None) -> float | None:
     """Return (b - a) / a; None if a value is missing or a is 0."""
     return None if a is None or b is None or not a else (b - a) / a
+
+
+def _cause(change: CostChange) -> dict[str, Any] | None:
+    cause = change.cause
+    if cause is None:
+        return None
+    return {"account": cause.account, "per_unit_ns": cause.per_unit_ns, "share": cause.part}
 
 
 def _costs(costs: LedgerCosts | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ...semconv import LOADER_BATCH_SIZE, SPEED_SETTINGS
 from .comparison import UNIT_FIGURES, Comparison, relative
 from .findings_text import place, price, severity_word, styled_lines
 from .formatting import count, duration, plural, printable, value_text, wrapped
@@ -39,14 +40,30 @@ def headline(compared: Comparison) -> str:
     listed = _named(compared)
     if change.noise is None:
         return f"{_difference(compared)}, but {_shortage(compared)}."
-    if change.kind == "INCONCLUSIVE":
+    settings = _speed_settings(compared)
+    if change.kind in ("SAME", "INCONCLUSIVE"):
         noise = f"the noise of both runs is {_percent(change.noise)}"
         rest = f"; {listed}" if listed else ""
         return (
             f"The wall time per {compared.a.unit} differs by {_signed(change.change)}; {noise}"
             f"{rest}."
         )
-    return f"{_difference(compared)}: {listed or 'no account alone explains it'}."
+    accounts = listed or "no account alone explains it"
+    return f"{_difference(compared)}: {accounts}{f'; {settings}' if settings else ''}."
+
+
+def _speed_settings(compared: Comparison) -> str:
+    """Return the settings that differ and affect the speed, with the change per sample."""
+    differing = {each.key: each for each in compared.configuration}
+    found = [differing[name] for name in SPEED_SETTINGS if name in differing]
+    texts = []
+    for each in found[:_MOST_NAMED]:
+        text = f"{each.key.removeprefix('cirron.')} {_setting(each.a)} -> {_setting(each.b)}"
+        samples = compared.samples if each.key == LOADER_BATCH_SIZE else None
+        if samples is not None:
+            text += f" ({_signed(samples['change'])} per sample)"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def _difference(compared: Comparison) -> str:
@@ -85,7 +102,7 @@ def _named(compared: Comparison) -> str:
     """Return the accounts that explain the difference, each with its part of it."""
     named, texts = compared.change.named, []
     per = f" per {compared.a.unit}" if compared.is_per_unit else ""
-    is_whole = compared.change.kind != "INCONCLUSIVE"
+    is_whole = compared.change.kind in ("SLOWER", "FASTER")
     for each in named[:_MOST_NAMED]:
         time = _longer(each.per_unit_ns * compared.scale)
         part = f" ({round(100 * each.part)} % of it)" if is_whole and each.part is not None else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .document import Conclusion, Document, NotAssessed, document_of
+from .document import Conclusion, Document, NotAssessed, Setting, document_of
 from .ledger_rows import ledger_rows
 from .open_scopes import OpenScope, open_scopes_of
 from .unit_figures import phase_rows, scope_rows, unit_figures
@@ -97,6 +97,11 @@ def document_of_run(
         phases=phase_rows(figures.together),
         scopes=scope_rows(run.recording.tree.scopes) if units is None else (),
         open_scopes=opened,
+        configuration=[
+            Setting(name, value, list(ranks))
+            for name, values in run.settings.items()
+            for value, ranks in values.items()
+        ],
     )
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ...core.analysis.metrics import LossMetric
     from ...core.spool.paths import SpoolPaths
     from .document import Document
 
@@ -19,6 +21,7 @@ NAME: Final = "conclusion.json"
 _MOST_RUNS: Final = 1000
 _MOST_BYTES: Final = 16 << 20
 _MOST_FINDINGS: Final = 100
+_MOST_LOSSES: Final = 100
 
 
 def conclusion_path(paths: SpoolPaths) -> Path | None:
@@ -51,6 +54,7 @@ def write_conclusion(paths: SpoolPaths, document: Document, batches: Collection[
         "batches": len(batches),
         **head,
         "units": None if document.units is None else document.units.count,
+        "losses": [asdict(each) for each in document.figures.metrics[:_MOST_LOSSES]],
     }
     kept = dict(list(runs.items())[-_MOST_RUNS:])
     data = json.dumps({"runs": kept}).encode("ascii")
@@ -63,6 +67,18 @@ def read_conclusions(paths: SpoolPaths) -> dict[str, dict[str, Any]]:
     """Return the stored conclusions by the ids of the runs; empty if there is no valid file."""
     path = conclusion_path(paths)
     return {} if path is None else _read(path)
+
+
+def losses_in(conclusion: dict[str, Any]) -> list[LossMetric] | None:
+    """Return the losses of a run from its conclusion; None if it has none of the right form."""
+    import msgspec
+
+    from ...core.analysis.metrics import LossMetric
+
+    try:
+        return msgspec.convert(conclusion.get("losses"), list[LossMetric])
+    except msgspec.ValidationError:
+        return None
 
 
 def is_current(conclusion: dict[str, Any], batches: Collection[str]) -> bool:

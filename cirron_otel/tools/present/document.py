@@ -65,6 +65,16 @@ class NotAssessed:
 
 
 @dataclass(slots=True)
+class Setting:
+    """One value of an attribute of the configuration."""
+
+    name: str
+    value: Any
+    ranks: list[int | None]
+    """The ranks that have this value."""
+
+
+@dataclass(slots=True)
 class Document:
     """The document of a run."""
 
@@ -91,6 +101,8 @@ class Document:
     """The scopes by name, of a recording without units."""
     open_scopes: list[OpenScope]
     """The scopes that are open, of a run that is running."""
+    configuration: list[Setting]
+    """How the training is configured, by attribute."""
     figures: RunReport
     """The figures of the ranks, and the marks, the memory, the failures and the drops."""
     sessions: list[SessionSummary]
@@ -101,6 +113,11 @@ class Document:
     def has_problem(self) -> bool:
         """Whether the status is other than `healthy`."""
         return self.status != "healthy"
+
+    def setting(self, name: str) -> Any:
+        """Return an attribute of the configuration; None if it is unknown, or ranks differ."""
+        values = [each.value for each in self.configuration if each.name == name]
+        return values[0] if len(values) == 1 else None
 
     def head(self) -> dict[str, Any]:
         """Return the conclusion as a JSON object, without the figures that support it."""
@@ -133,6 +150,7 @@ class Document:
             "spans": figures.spans,
             "summarised_units": figures.summarised_steps,
             "ranks": [each.to_json() for each in figures.ranks],
+            "configuration": [asdict(each) for each in self.configuration],
             "failures": [each.to_json() for each in figures.failures],
             "replicas": None if figures.replicas is None else figures.replicas.to_json(),
             "drops": [asdict(each) for each in figures.drops],
@@ -175,6 +193,7 @@ def document_of(
     phases: Sequence[PhaseRow] = (),
     scopes: Sequence[ScopeRow] = (),
     open_scopes: Sequence[OpenScope] = (),
+    configuration: Sequence[Setting] = (),
     skipped: Sequence[ReadingProblem] = (),
 ) -> Document:
     """Return the document of a run.
@@ -197,6 +216,7 @@ def document_of(
         phases=list(phases),
         scopes=list(scopes),
         open_scopes=list(open_scopes),
+        configuration=list(configuration),
         figures=figures,
         sessions=list(sessions),
         skipped=list(skipped),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.metrics import LossMetric
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
-    from .document import Document
+    from .document import Document, Setting
 
 _MOST_ROWS: Final = 64
 """The maximum number of rows of a table with a row for each rank and name."""
@@ -45,7 +45,8 @@ _SHORT_ID: Final = 16
 
 def full_parts(document: Document) -> Iterator[RenderableType]:
     """Yield the sections: the sessions that failed, replicas with different weights, the slowest
-    units, the device times, the memory, the metrics, the marks, and what was not assessed.
+    units, the device times, the memory, the metrics, the marks, the configuration, and what was
+    not assessed.
     """
     figures, unit = document.figures, unit_name(document)
     if figures.failures:
@@ -80,6 +81,9 @@ def full_parts(document: Document) -> Iterator[RenderableType]:
         yield _marks(marks[:_MOST_ROWS])
         yield from _more(len(marks) + figures.marks_left_out)
     yield from _by_epoch(figures.marks)
+    if document.configuration:
+        yield "\nConfiguration:\n"
+        yield _configuration(document.configuration)
     if document.not_assessed:
         yield "\nNot assessed:\n"
         yield from not_assessed_lines(document)
@@ -186,6 +190,27 @@ def _marks(marks: list[MarkSeries]) -> Table:
         )
         for each in marks
     ])  # fmt: skip
+
+
+def _configuration(settings: list[Setting]) -> Table:
+    names = [each.name for each in settings]
+    return rows_table(("attribute", "value", "ranks"), set(), [
+        (
+            each.name,
+            _setting(each.value),
+            "all" if names.count(each.name) == 1 else rank_list(each.ranks),
+        )
+        for each in settings
+    ])  # fmt: skip
+
+
+def _setting(value: object) -> str:
+    """Return the value of a setting as text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
 def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:

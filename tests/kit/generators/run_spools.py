@@ -96,6 +96,9 @@ class _Process:
         attributes = {
             "host.name": f"host-{self.number % 2}", "service.name": "training",
             "cirron.run.id": f"{len(self.name):032x}", "cirron.run.name": self.name,
+            "cirron.data_loader.workers": self.number % 3, "cirron.cpu.limit": 2.0,
+            "cirron.model.compiled": bool(self.number % 2), "cirron.optimizer.name": "AdamW",
+            "cirron.data_loader.batch_size": [None, 8, "8", [8], {"of": 8}][self.number % 5],
         }  # fmt: skip
         session = span_id(self.number * _PER_PROCESS + 1)
         resource = {"attributes": attributes}

@@ -67,15 +67,13 @@ def test_texts(same: Same, tmp_path: Path) -> None:
     assert "NON_FINITE" in same("diagnose", other).stdout
 
 
-@pytest.mark.parametrize(
-    ("forward", "kind", "codes"), [(5, "INCONCLUSIVE", (0, 0)), (7, "SLOWER", (6, 6))]
-)
+@pytest.mark.parametrize(("forward", "kind", "codes"), [(5, "SAME", (0, 0)), (7, "SLOWER", (6, 6))])
 def test_a_slower_run(
     forward: float, kind: str, codes: tuple[int, int], same: Same, tmp_path: Path
 ) -> None:
     a, b = job(tmp_path / "a", 5), job(tmp_path / "b", forward)
     done = same("diff", a, b, "--fail-on", "warn", "--json")
-    assert json.loads(done.stdout)["verdict"]["kind"] == kind
+    assert json.loads(done.stdout)["verdict"] == kind.lower()
     assert (done.returncode, same("diff", a, b, "--fail-on", "crit").returncode) == codes
 
 
@@ -84,7 +82,7 @@ def test_several_ranks_of_different_length(same: Same, tmp_path: Path) -> None:
     files = training(3, 37, seed=1)[:-1]
     a, b = written(tmp_path / "a", training(2, 45)), written(tmp_path / "b", files)
     document = json.loads(same("diff", a, b, "--json").stdout)
-    assert document["verdict"]["noise"] > 0
+    assert document["noise"] > 0
     assert [each["steps"] for each in (document["a"], document["b"])] == [180, 5 * 37]
 
 

@@ -13,6 +13,7 @@ import pytest
 import cirron_otel as ci
 from cirron_otel.core.durations import duration
 from cirron_otel.tools.cli.main import run as run_command
+from tests.kit.html_page import Page
 from tests.kit.sessions.opened import opened
 
 from .comparing import job
@@ -30,7 +31,7 @@ def compared(a: Path, b: Path, out: Out, *options: str) -> tuple[dict[str, Any],
 
 
 def named(document: Mapping[str, Any]) -> list[str]:
-    return [each["account"] for each in document["ledger"]["accounts"] if each["is_named"]]
+    return [each["account"] for each in document["accounts"] if each["is_named"]]
 
 
 def in_one_line(text: str) -> str:
@@ -45,7 +46,7 @@ def cells_of(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("forward", "kind", "codes"),
-    [(5, "INCONCLUSIVE", (0, 0)), (5.5, "SLOWER", (6, 0)), (7, "SLOWER", (6, 6)),
+    [(5, "SAME", (0, 0)), (5.5, "SLOWER", (6, 0)), (7, "SLOWER", (6, 6)),
      (3, "FASTER", (0, 0))],
 )  # fmt: skip
 def test_a_longer_forward_pass(
@@ -57,13 +58,19 @@ def test_a_longer_forward_pass(
     )
     assert found == codes
     document, text = compared(a, b, capsys)
-    verdict = document["verdict"]
-    assert (verdict["kind"], named(document)) == (kind, [] if forward == 5 else ["forward"])
-    assert set(verdict) == {"kind", "severity", "change", "noise", "why", "median"}
-    assert verdict["change"] == pytest.approx((forward - 5) / 10)
-    assert verdict["median"] == {"change": pytest.approx((forward - 5) / 10), "noise": 0}
+    assert document["schema_version"] == 2
+    assert document["verdict"] == kind.lower()
+    assert named(document) == ([] if forward == 5 else ["forward"])
+    assert document["change"] == pytest.approx((forward - 5) / 10)
+    assert document["median"] == {"change": pytest.approx((forward - 5) / 10), "noise": 0}
     assert f"\n{kind}" in text
-    assert "the wall time per step is 10 ms in A and" in verdict["why"]
+    assert "the wall time per step is 10 ms in A and" in document["why"]
+    if forward == 5:
+        assert document["cause"] is None
+    else:
+        assert document["cause"] == {
+            "account": "forward", "per_unit_ns": pytest.approx((forward - 5) * 1e6), "share": 1.0,
+        }  # fmt: skip
 
 
 def test_logging_evaluations_and_a_stall_are_named_in_the_headline(
@@ -78,7 +85,7 @@ def test_logging_evaluations_and_a_stall_are_named_in_the_headline(
         " it), waiting for input +150 ms (15 % of it)."
     )
     assert f"SLOWER (crit): {document['headline']}" in in_one_line(text)
-    assert document["verdict"]["median"]["change"] == 0
+    assert document["median"]["change"] == 0
     assert "The wall time of 60 steps:" in text
     assert "new in B: CRITICAL LOGGING_HEAVY: 600 ms" in text
     new = [each["kind"] for each in document["findings"] if each["change"] == "new"]
@@ -96,7 +103,7 @@ def test_runs_of_different_lengths_are_compared_per_unit(tmp_path: Path, capsys:
     assert document["ledger"]["is_per_unit"]
     assert "The wall time per step:" in text
     same, _ = compared(a, job(tmp_path / "c", units=90), capsys)
-    assert same["verdict"]["kind"] == "INCONCLUSIVE"
+    assert same["verdict"] == "same"
     assert same["headline"] == (
         "The wall time per step differs by +0.0 %; the noise of both runs is 0.0 %."
     )
@@ -111,7 +118,7 @@ def test_text_and_json_have_the_same_numbers(tmp_path: Path, capsys: Out) -> Non
     rows, figure_rows = cells_of(head), cells_of(figures)
     names = {"input": "waiting for input", "checkpoint": "checkpoints"}
     ledger, units = document["ledger"], 60
-    accounts = [each for each in ledger["accounts"] if each["part"] is not None]
+    accounts = [each for each in document["accounts"] if each["share"] is not None]
     assert len(accounts) == 5
     for each in accounts:
         cells = rows[names.get(each["account"], each["account"])]
@@ -132,7 +139,7 @@ def test_text_and_json_have_the_same_numbers(tmp_path: Path, capsys: Out) -> Non
         status, headline = document[side]["status"], document[side]["headline"]
         assert f"{letter}: {status.upper()}: {headline}" in in_one_line(text)
     assert document["headline"] in in_one_line(text)
-    assert document["verdict"]["why"][1:] in in_one_line(text)
+    assert document["why"][1:] in in_one_line(text)
 
 
 def test_the_figures_are_those_of_the_reports(tmp_path: Path, capsys: Out) -> None:
@@ -143,7 +150,7 @@ def test_the_figures_are_those_of_the_reports(tmp_path: Path, capsys: Out) -> No
         report = json.loads(capsys.readouterr().out)
         ranks = len(report["ledger"]["ranks"])
         accounts = {each["account"]: each["ns"] for each in report["ledger"]["accounts"]}
-        found = {each["account"]: each[f"{key}_ns"] for each in document["ledger"]["accounts"]}
+        found = {each["account"]: each[f"{key}_ns"] for each in document["accounts"]}
         assert {name: ns for name, ns in found.items() if ns} == {
             name: round(ns / ranks) for name, ns in accounts.items()
         }
@@ -158,8 +165,8 @@ def test_the_figures_are_those_of_the_reports(tmp_path: Path, capsys: Out) -> No
 def test_too_few_steps(tmp_path: Path, capsys: Out) -> None:
     a, b = job(tmp_path / "a"), job(tmp_path / "b", 9, units=12)
     document, _ = compared(a, b, capsys)
-    assert document["verdict"]["kind"] == "INCONCLUSIVE"
-    assert document["verdict"]["noise"] is None
+    assert document["verdict"] == "inconclusive"
+    assert document["noise"] is None
     assert "B has too few steps to measure its noise: 20 after" in document["headline"]
     assert run_command(["diff", str(a), str(b), "--fail-on", "warn"]) == 0
 
@@ -168,9 +175,9 @@ def test_runs_without_units_have_nothing_to_compare(tmp_path: Path, capsys: Out)
     with opened(tmp_path / "b"), ci.scope("mine"):
         pass
     document, text = compared(job(tmp_path / "a"), tmp_path / "b", capsys)
-    assert document["verdict"]["change"] is None
+    assert document["change"] is None
     assert "INCONCLUSIVE: B has no steps to compare." in text
-    assert (document["ledger"]["b"], document["ledger"]["accounts"]) == (None, [])
+    assert (document["ledger"]["b"], document["accounts"]) == (None, [])
     document, text = compared(tmp_path / "b", tmp_path / "b", capsys)
     assert "INCONCLUSIVE: A has no steps to compare." in text
 
@@ -187,3 +194,86 @@ def test_the_configuration_that_differs(
     document, text = compared(tmp_path / "a", tmp_path / "b", capsys)
     assert document["configuration"] == [{"key": "cirron.config.lr", "a": "0.1", "b": "0.2"}]
     assert "cirron.config.lr: 0.1 -> 0.2" in text
+
+
+_SLOWER: dict[str, tuple[Mapping[int, Mapping[str, float]], float]] = {
+    "logging": ({n: {"log_metrics": 100} for n in range(5, 60, 10)}, 100),
+    "evaluation": ({30: {"validation": 60}}, 10),
+    "checkpoint": ({20: {"save_checkpoint": 60}}, 10),
+    "stall": ({33: {"data_load": 61}}, 10),
+    "nothing": ({}, 0),
+}
+"""Times in ms that steps have in addition, and by how many percent the wall time is longer."""
+
+
+@pytest.mark.parametrize("cause", _SLOWER)
+def test_the_wall_time_and_its_accounts_fail_beyond_a_share(tmp_path: Path, cause: str) -> None:
+    more, percent = _SLOWER[cause]
+    a, b = job(tmp_path / "a"), job(tmp_path / "b", more=more)
+    for limit in (1, 5, 9, 11, 150):
+        code = run_command(["diff", str(a), str(b), "--fail-on", f"slower={limit}%"])
+        assert code == (6 if percent > limit else 0)
+        assert run_command(["diff", str(b), str(a), "--fail-on", f"slower={limit}%"]) == 0
+
+
+def test_an_account_fails_although_another_one_is_shorter(tmp_path: Path) -> None:
+    more = {n: {"log_metrics": 20} for n in range(5, 60, 10)}
+    a, b = job(tmp_path / "a", 5), job(tmp_path / "b", 3, more=more)
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=5%"]) == 6
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=25%"]) == 0
+    assert run_command(["diff", str(a), str(b), "--fail-on", "warn"]) == 0
+
+
+@pytest.mark.parametrize("value", ["slower", "slower=5", "slower=-1%", "slower=x%", "fast"])
+def test_another_condition_is_refused(tmp_path: Path, value: str, capsys: Out) -> None:
+    a = job(tmp_path / "a")
+    assert run_command(["diff", str(a), str(a), "--fail-on", value]) == 2
+    assert "for example slower=5%" in in_one_line(capsys.readouterr().err)
+
+
+def test_the_batch_size_is_named_and_times_are_compared_per_sample(
+    tmp_path: Path, capsys: Out
+) -> None:
+    """A step is 80 % longer, and has twice as many samples."""
+    size = "cirron.data_loader.batch_size"
+    a = job(tmp_path / "a", 5, resource={size: 32, "cirron.optimizer.learning_rate": 0.1})
+    b = job(tmp_path / "b", 13, resource={size: 64, "cirron.optimizer.learning_rate": 0.2})
+    document, text = compared(a, b, capsys)
+    assert document["verdict"] == "slower"
+    assert document["samples"]["change"] == pytest.approx(-0.1)
+    ending = "; data_loader.batch_size 32 -> 64 (-10 % per sample)."
+    assert document["headline"].endswith(ending)
+    assert ending in in_one_line(text)
+    # Per sample, forward takes 15 % of the wall time longer.
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=14%"]) == 6
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=16%"]) == 0
+    assert run_command(["diff", str(a), str(b), "--fail-on", "crit"]) == 6
+
+
+def test_the_page_has_the_lines_and_the_tables(tmp_path: Path, capsys: Out) -> None:
+    more: dict[int, Mapping[str, float]] = {n: {"log_metrics": 100} for n in range(5, 60, 10)}
+    resource = {"cirron.run.name": "<b>one", "cirron.optimizer.name": "SGD"}
+    a = job(tmp_path / "a", resource=resource)
+    b = job(tmp_path / "b", more=more, resource={**resource, "cirron.optimizer.name": "AdamW"})
+    document, text = compared(a, b, capsys)
+    target = tmp_path / "page.html"
+    assert run_command(["diff", str(a), str(b), "--html", str(target)]) == 0
+    assert f"{target} is written" in capsys.readouterr().err
+    page = Page(target.read_text("utf-8"))
+    shown = in_one_line(" ".join(page.texts))
+    assert document["headline"] in shown
+    assert "<b>one" in shown
+    assert "cirron.optimizer.name: SGD -> AdamW" in shown
+    rows = {row[0]: row for row in page.tables["The wall time of 60 steps"][1:]}
+    cells = cells_of(text)["logging"]
+    assert rows["logging"][1:] == cells
+    assert len(page.tables) == 3
+
+
+@pytest.mark.parametrize("name", ["", "-", "a/spool/page.html"])
+def test_a_page_is_not_written_over_a_source(tmp_path: Path, name: str, capsys: Out) -> None:
+    a = job(tmp_path / "a")
+    target = str(tmp_path / name) if "/" in name else name
+    assert run_command(["diff", str(a), str(a), "--html", target]) == 2
+    assert "--html" in capsys.readouterr().err
+    assert sorted(each.suffix for each in (a / "spool").iterdir()) == [".json"]

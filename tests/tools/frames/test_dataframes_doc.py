@@ -24,6 +24,7 @@ from cirron_otel.core.records.rows import MAX_TEXT
 from cirron_otel.core.run.step_table import FIXED_COLUMNS, MAX_NAMES
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.frames.reading import Recording
+from cirron_otel.tools.frames.run_rows import RUN_COLUMNS
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = (DOCS / "dataframes.md").read_text()
@@ -47,7 +48,8 @@ def test_the_examples_have_the_results_that_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "columns"), [("steps", FIXED_COLUMNS), ("sessions", SESSION_COLUMNS)]
+    ("table", "columns"),
+    [("steps", FIXED_COLUMNS), ("sessions", SESSION_COLUMNS), ("runs", RUN_COLUMNS)],
 )
 def test_columns(table: str, columns: tuple[TableColumn, ...]) -> None:
     shown = re.findall(r"^\| `(\w+)` \| (\w+) \|", DOCUMENTED[table], re.MULTILINE)
@@ -79,8 +81,8 @@ def run_cells(notebook: Path) -> list[object]:
 
 @pytest.mark.usefixtures("in_a_run")
 def test_the_notebook() -> None:
-    run, epochs, shares, slowest = run_cells(NOTEBOOK)
-    assert run == ci.read(".cirron").runs[0]
+    runs, epochs, shares, slowest = run_cells(NOTEBOOK)
+    assert list(runs["run_id"]) == [each.id for each in ci.runs()]  # type: ignore[index]
     assert list(epochs["steps"]) == [6, 6, 3]  # type: ignore[index]
     assert shares.sum() == pytest.approx(1)  # type: ignore[attr-defined]
     assert shares.index[0] == "phase_forward_ns"  # type: ignore[attr-defined]

@@ -57,8 +57,8 @@ class EngineRecording:
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""
         sums = lane_sums(self._engine, self._relations.span, self._run.mark)
-        for ranks, host in self._run.hosts:
-            sums.set_host(ranks, host)
+        for ranks, details in self._run.details:
+            sums.add_details(ranks, details)
         return sums
 
     @cached_property

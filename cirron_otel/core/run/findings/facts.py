@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -88,6 +88,14 @@ class Facts:
     replicas: ReplicaComparison | None = None
     world_size: int | None = None
     """The number of ranks that the job has; None if it is unknown."""
+
+    settings: Mapping[str, Mapping[Any, Sequence[int | None]]] = field(default_factory=dict)
+    """The configuration of the training: for each attribute its values, with their ranks."""
+
+    def setting(self, name: str) -> Any:
+        """Return an attribute of the configuration; None if it is unknown, or ranks differ."""
+        values = self.settings.get(name, {})
+        return next(iter(values)) if len(values) == 1 else None
 
     @property
     def hosts(self) -> dict[int | None, str]:

@@ -10,6 +10,7 @@ from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .claims import Bid
 from .finding import Finding
+from .settings import advice_of, loading_advice
 from .words import part_of, time
 
 
@@ -29,18 +30,10 @@ class _Rule:
     """The part of the cost that the first advice saves."""
 
 
-_MORE_WORKERS: Final = (
-    "fetch batches ahead in worker processes: DataLoader(num_workers=..., persistent_workers=True)"
-)
-_PINNED: Final = (
-    "fetch batches ahead in worker processes: DataLoader(num_workers=..., persistent_workers=True,"
-    " pin_memory=True)"
-)
 _RULES: Final = (
     _Rule(
         "INPUT_BOUND", "input", "loading",
-        (_MORE_WORKERS, "less work per sample: decode, resize or tokenize once, ahead of the"
-         " training"),
+        (),
         is_host=True,
     ),
     _Rule(
@@ -158,10 +151,10 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
     locate(finding, per_unit_ns=round(each_ns), unit_ns=round(assessment.unit_ns), units=units)
     if rule.kind in _WAITS and assessment.facts.lacks_device_times:
         finding.sentence = finding.sentence[:-1] + "; it may be the work of the device."
-    texts = rule.advice
-    if rule.kind == "INPUT_BOUND" and assessment.parts("transfer"):
-        texts = (_PINNED, *texts[1:])
-    advise(finding, *texts, part=rule.part)
+    texts, part = rule.advice, rule.part
+    if rule.kind == "INPUT_BOUND":
+        texts, part = loading_advice(assessment, each_ns)
+    advise(finding, *advice_of(rule.kind, assessment, texts), part=part)
 
 
 def _gap(assessment: Assessment) -> str | None:
@@ -188,7 +181,8 @@ def _notices(assessment: Assessment) -> Iterator[Finding]:
             f" ({time(backward / units)}): many small operations may limit it."
         )
         locate(finding, forward_ns=forward, backward_ns=backward)
-        advise(finding, "torch.compile(model), or fewer and larger operations in forward", part=1.0)
+        usual = ("torch.compile(model), or fewer and larger operations in forward",)
+        advise(finding, *advice_of("FORWARD_HEAVY", assessment, usual), part=1.0)
         yield finding
     for name, ns in assessment.parts("other_scopes").items():
         cost = min(ns, claims.left_total("other_scopes"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from ....semconv import HOST_NAME
 from ...analysis.run_batch import either
 from ...records.rows import IndexedSpan, shown
 from ..relations import INT64
@@ -28,8 +29,15 @@ class RankSums:
     """The time of scopes that recompute activations, ns."""
     overhead_ns: int = 0
     """The time of tracing itself, by its marks in batches that begin with a span of the rank."""
-    host: str | None = None
-    """The host that recorded the last batch with spans of the rank; None if it is unknown."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """The host and the configuration of the process that recorded the rank, by attribute; of
+    several values, the last one."""
+
+    @property
+    def host(self) -> str | None:
+        """The host that recorded the rank; None if it is unknown."""
+        host = self.details.get(HOST_NAME)
+        return shown(host) if isinstance(host, str) else None
 
     def add(self, spans: Sequence[IndexedSpan]) -> None:
         """Add spans of this rank."""
@@ -93,15 +101,15 @@ class LaneSums:
         if ns:
             self.ranks.setdefault(rank, RankSums()).overhead_ns += ns
 
-    def set_host(self, ranks: Iterable[int | None], host: str | None) -> None:
-        """Set the host that recorded a batch with spans of some ranks.
+    def add_details(self, ranks: Iterable[int | None], details: Mapping[str, Any]) -> None:
+        """Add the details of the process that recorded a batch with spans of some ranks.
 
-        The spans of a rank without a number have the host of batches in which no rank has one.
+        The spans of a rank without a number have those of batches in which no rank has one.
         """
-        if host is not None:
+        if details:
             numbers = {rank for rank in ranks if rank is not None}
             for rank in numbers or (None,):
-                self.ranks.setdefault(rank, RankSums()).host = shown(host)
+                self.ranks.setdefault(rank, RankSums()).details.update(details)
 
     def _add_costs(self, span: IndexedSpan) -> None:
         peaks = span.device_peaks[0], span.memory_peak_bytes

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....semconv import OOM, OVERHEAD_NS
 from ...analysis.breakdown import STEP
-from ...analysis.run_batch import host_of_rows
+from ...analysis.run_batch import details_of_rows
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...spool.reader import BatchFile
@@ -58,7 +58,7 @@ class Records(Scopes):
         self._firsts.append(self._number)
         self._ranks.append([each.rank for each in rows.spans[:1]])
         if rows.spans:
-            self.sums.set_host((each.rank for each in rows.spans), host_of_rows(rows))
+            self.sums.add_details((each.rank for each in rows.spans), details_of_rows(rows))
         self.summary += [*values_of_spans(rows.spans), *values_of_marks(rows.marks)]
         return rows
 

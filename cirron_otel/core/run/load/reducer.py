@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ...analysis.breakdown import FORWARD, STEP
-from ...analysis.run_batch import host_of_rows
+from ...analysis.run_batch import details_of_rows
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
@@ -82,7 +82,7 @@ class Reducer:
         elif rows.spans:
             self._has_own = True
         if rows.spans:
-            self.sums.set_host((span.rank for span in rows.spans), host_of_rows(rows))
+            self.sums.add_details((span.rank for span in rows.spans), details_of_rows(rows))
         name, first = shown(name) or "", self.spans + 1
         if may_have_summaries(data):
             expanded = list(expand(rows))

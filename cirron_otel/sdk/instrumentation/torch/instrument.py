@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...session.run_details import CONFIGURATION
 from ...tracing.state import state
 from ..base import FrameworkHooks, HookContext, Part, RankCallback, install_parts
 from ..patches import Patches
@@ -16,6 +17,7 @@ from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
+from .configuration import Configuration
 from .digests import StepDigests
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
@@ -82,6 +84,7 @@ class TorchHooks(FrameworkHooks):
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
         self._marks_loss = False
+        self._before_loading: Callable[[], object] | None = None
         self._digests: StepDigests | None = None
         """Digests the tensors of steps, if that is requested."""
         self.not_recorded: list[str] = []
@@ -110,12 +113,12 @@ class TorchHooks(FrameworkHooks):
             self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
+        torch_state.configuration = Configuration(is_recorded=CONFIGURATION in config.run_details)
+        self._before_loading = context.before_loading
         self._install_torch(cuda.clock_of(config, torch_state.memory), cuda.devices())
         use_engine(self._engine, close_abandoned)
         for module, install in self._later().items():
             context.on_import(module, install)
-        if context.before_loading is not None:
-            announce_loaders(self.patches, context.before_loading)
         state.fetched = True
 
     def _install_torch(self, clock: Any, devices: frozenset[str]) -> None:
@@ -133,6 +136,7 @@ class TorchHooks(FrameworkHooks):
         autograd = Autograd(trackers, torch_state, marks_loss=self._marks_loss)
         parts: list[Part] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
+            ("loaders", self._announce_loaders),
             ("own iteration", lambda: OwnIteration(trackers).install(patches)),
             ("forward", self._modules.install),
             ("backward", lambda: autograd.install(patches, "backward")),
@@ -161,6 +165,9 @@ class TorchHooks(FrameworkHooks):
         if digests is not None:  # the last part, because its hooks surround the others
             parts.append(("digests", lambda: digests.install(patches)))
         self._install(parts)
+
+    def _announce_loaders(self) -> None:
+        announce_loaders(self.patches, self.torch_state.configuration, self._before_loading)
 
     def _install_scaler(self, patches: Patches) -> None:
         if self._optimizers.is_installed:  # otherwise every step would seem to be skipped

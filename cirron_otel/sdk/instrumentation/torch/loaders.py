@@ -9,6 +9,7 @@ from typing import Any
 from ...tracing.hidden_frames import strip
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
+from .configuration import Configuration
 from .kinds import LOAD, NO_FETCH, PARTIAL
 from .recovery import is_abandoned, start_over
 from .tracker import Tracker
@@ -83,8 +84,10 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
     return __next__
 
 
-def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
-    """Call `tell` before each iterator is created.
+def announce_loaders(
+    patches: Patches, configuration: Configuration, before: Callable[[], object] | None
+) -> None:
+    """Call `before` ahead of the creation of each iterator, and read the iterator's loader.
 
     Raises AttributeError if this torch has no such class.
     """
@@ -94,8 +97,10 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         try:
-            tell()
+            if before is not None:
+                before()
             original(self, *args, **named)
+            configuration.iterator_created(self, args[0] if args else named.get("loader"))
         except BaseException as error:
             strip(error)
             raise

@@ -247,6 +247,7 @@ class Modules:
                 if not known.is_usual and self._torch_state.is_grad_enabled() and module.training:
                     known.is_usual = True
                     self._torch_state.trained.add(module)
+                    self._torch_state.configuration.model_trains(module)
                     self._torch_state.parameter = known.parameter or self._torch_state.parameter
                 tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
@@ -309,6 +310,7 @@ class Modules:
             self._adopt(type(model), "forward")
             self._remember(model)
             self._torch_state.trained.add(model)
+            self._torch_state.configuration.model_trains(model)
             tracker.passes.called(model)
             name = type(model).__name__
             tracker.partial, tracker.partial_until = model, 0

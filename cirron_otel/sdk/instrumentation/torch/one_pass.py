@@ -15,6 +15,7 @@ from ..iteration import carry_over
 
 if TYPE_CHECKING:
     from ..iteration import Iteration
+    from .configuration import Settings
     from .pending import UnusedBatches
 
 _GENERATOR = 0x20
@@ -57,6 +58,7 @@ class Pass:
         "restarted",
         "restarts",
         "scope",
+        "settings",
         "settle",
         "stepped",
         "steps",
@@ -85,6 +87,8 @@ class Pass:
         self.outer_context = self.inner_context = outer_context
         """The context around the pass, and the context inside it."""
         self.is_training = is_training
+        self.settings: Settings | None = None
+        """The settings of the pass's loader, if they are known."""
         self.is_firm = False
         """Whether the pass is certainly an evaluation, because gradients are off at its fetches.
         """

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.hidden_frames import strip
+from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import state
 from ..iteration import MANY
 from ..patches import Patches
@@ -128,7 +129,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             iteration.thin()
         attrs = tracker.torch_state.optimizers.get(id(optimizer))
         if attrs is None:
-            attrs = tracker.torch_state.register_optimizer(optimizer)
+            attrs = _register(tracker, optimizer)
         phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
         if phase is not None:
             stepping = tracker.spare or OpenOptimizerStep(phase, optimizer, has_closure)
@@ -139,6 +140,13 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
                 tracker.enter_closure(phase)
     except BaseException as error:
         tracker.failed(error)
+
+
+def _register(tracker: Tracker, optimizer: Any) -> SharedAttributes:
+    """Return the attributes of an optimizer that steps for the first time."""
+    training = tracker.passes.training
+    settings = None if training is None else training.settings
+    return tracker.torch_state.register_optimizer(optimizer, settings)
 
 
 def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
@@ -156,7 +164,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         tracker.stepped += 1
         tracker.watches_gradients = False
         if id(optimizer) not in tracker.torch_state.optimizers:
-            tracker.torch_state.register_optimizer(optimizer)
+            _register(tracker, optimizer)
         stepping = tracker.stepping
         if stepping is not None:
             if tracker.inside & OPTIMIZER and _is_nested():

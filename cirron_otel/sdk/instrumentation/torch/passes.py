@@ -163,6 +163,7 @@ class Passes(OpenPasses):
             iterator, self.iterator_gone(), context, self._tracker.settle, is_training=True
         )
         training.stepped = self._tracker.stepped
+        training.settings = self._tracker.torch_state.configuration.settings_of(iterator)
         self._tracker.watches_gradients = True
         training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
@@ -491,6 +492,8 @@ class Passes(OpenPasses):
         iteration = tracker.iteration
         tracker.gradients.forget()
         self.training = None
+        if tracker.stepped != training.stepped:
+            tracker.torch_state.configuration.epoch_ended(training.settings, training.scope)
         if iteration is not None and iteration.accumulates and not iteration.has_manual_step:
             self.pass_ends.unfinished = UnfinishedPass(training, iteration, at)
             if left is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
+from .configuration import Configuration, Settings
 
 
 class TorchState:
@@ -51,6 +52,7 @@ class TorchState:
         """Whether each asyncio task has its own tracker."""
         self.use_task_trackers: Callable[[], None] = _nothing
         """Gives each task a tracker; called when a hook runs in an event loop."""
+        self.configuration = Configuration(is_recorded=False)
         self.epoch_ended: Callable[[Any], None] = _ignore
         """Called with the scope of an epoch that has ended."""
 
@@ -75,8 +77,12 @@ class TorchState:
         self.gate.is_shared = len(self.trackers) > 1
         self.gate.is_open = not self.is_over
 
-    def register_optimizer(self, optimizer: Any) -> SharedAttributes:
-        """Return the attributes of an optimizer that steps for the first time."""
+    def register_optimizer(self, optimizer: Any, settings: Settings | None) -> SharedAttributes:
+        """Return the attributes of an optimizer that steps for the first time.
+
+        `settings` are those of the loader of the open pass, if there is one.
+        """
+        self.configuration.optimizer_steps(optimizer, settings)
         key, known = id(optimizer), self.optimizers
         attrs = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
         references = self._references

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import metadata, resources
 
 from ....core.analysis.summary import SessionSummary
 from ...present.formatting import count, duration, local_moment, numbers, plural
 from . import conclusions, memory, sections
 from .content import TRACED_RANKS, RunContent
-from .element import Content, Element, Stylesheet
+from .element import Content, Element
 from .parts import Palette, code, folded, note, number, section, short, table, took
+from .shell import footer, page_of
 from .waterfall import Details, facts_list, step_page, waterfall
 
 _MOST_SESSIONS = 50
@@ -30,21 +30,8 @@ _TITLES = {
 
 
 def document(content: RunContent) -> Iterator[str]:
-    """Yield the text of the page: self-contained HTML that loads nothing."""
-    style = Stylesheet(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
-    title = f"{short(_name(content))}: report of cirron-otel"
-    head = Element(
-        "head",
-        Element("meta", charset="utf-8"),
-        Element("meta", http_equiv="Content-Security-Policy", content=style.policy),
-        Element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        Element("meta", name="color-scheme", content="light dark"),
-        Element("title", title),
-        style,
-    )
-    yield "<!DOCTYPE html>\n"
-    yield from Element("html", head, _body(content), lang="en").pieces()
-    yield "\n"
+    """Yield the text of the page."""
+    return page_of(f"{short(_name(content))}: report of cirron-otel", _body(content))
 
 
 def _body(content: RunContent) -> Element:
@@ -80,13 +67,7 @@ def _body(content: RunContent) -> Element:
         _header(content),
         Element("nav", Element("ul", links), aria_label="Sections"),
         Element("main", conclusions.failures_section(content), _warnings(content), blocks),
-        Element(
-            "footer",
-            f"Written by cirron-otel {metadata.version('cirron-otel')}. Times include their zone."
-            " The figures are those of ",
-            code("report --json"),
-            ".",
-        ),
+        footer("report --json"),
     )
 
 
