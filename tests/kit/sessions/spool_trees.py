@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cirron_otel.semconv import CONFIGURATION
+
 OVERHEAD = "cirron.overhead_ns"
+OWN_MARKS = frozenset({OVERHEAD, *CONFIGURATION})
+"""The names of marks that the hooks make, and not the program."""
 SESSION = "cirron.session"
 
 
@@ -41,7 +45,7 @@ class Node:
     @property
     def values(self) -> list[tuple[Any, Any]]:
         """Names and values of the user's marks on this very span."""
-        return [(m["name"], m["value"]) for m in self.marks if m["name"] != OVERHEAD]
+        return [(m["name"], m["value"]) for m in self.marks if m["name"] not in OWN_MARKS]
 
 
 @dataclass

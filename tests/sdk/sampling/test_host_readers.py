@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.cgroup import memory_cgroup
+from cirron_otel.core.cgroup import cpu_limit, memory_cgroup
 from cirron_otel.sdk.sampling import host_readers
 from cirron_otel.sdk.sampling.host_readers import CpuReader
 from cirron_otel.sdk.tracing.costs import resident_now
@@ -122,3 +122,22 @@ def test_the_share_of_the_cpus_that_were_used() -> None:
     share = reader.read()
     assert share is not None
     assert 0 < share < 0.5
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "cpus"),
+    [("max 100000", "max 100000", None), ("400000 100000", "max 100000", 4.0),
+     ("400000 100000", "150000 100000", 1.5), ("100000 100000", "400000 100000", 1.0),
+     ("odd", "150000 0", None)],
+)  # fmt: skip
+def test_the_strictest_limit_of_cpus_applies(
+    tmp_path: Path, outer: str, inner: str, cpus: float | None
+) -> None:
+    proc = make_proc(tmp_path / "proc")
+    mount = tmp_path / "cgroup"
+    directory = make_v2(proc, mount, "/pod/container")
+    for group, limit in ((directory, inner), (directory.parent, outer)):
+        write_group(group, 1, None, v1=False)
+        (group / "cpu.max").write_text(f"{limit}\n")
+    assert cpu_limit(proc / "self") == cpus
+    assert cpu_limit(tmp_path) is None

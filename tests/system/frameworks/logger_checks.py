@@ -26,7 +26,7 @@ from cirron_otel.sdk.instrumentation.loggers import links, scalars
 from cirron_otel.sdk.instrumentation.loggers import mlflow as mlflow_hooks
 from cirron_otel.sdk.instrumentation.loggers import tensorboard as tensorboard_hooks
 from cirron_otel.sdk.instrumentation.loggers import wandb as wandb_hooks
-from tests.kit.sessions.spool_trees import OVERHEAD, read_spool
+from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
 
 from .checking import (
     Checks,
@@ -57,7 +57,7 @@ check = Checks()
 def _marks(directory: str = "run") -> list[tuple[str, Any]]:
     marks = read_spool(Path(directory)).marks
     ordered = sorted(marks, key=lambda each: int(each["ts_ns"]))
-    return [(each["name"], each["value"]) for each in ordered if each["name"] != OVERHEAD]
+    return [(each["name"], each["value"]) for each in ordered if each["name"] not in OWN_MARKS]
 
 
 def _resource(directory: str = "run") -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.program_server import ProgramServer
 from tests.kit.sessions.processes import ROOT
-from tests.kit.sessions.spool_trees import OVERHEAD, read_spool
+from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
 from tests.sdk.instrumentation.torch import trees
 
 from . import Program, programs_of
@@ -94,7 +94,7 @@ def _marks(directory: Path) -> dict[int, list[tuple[str, Any]]]:
     ranks = {span["id"]: span["rank"] or 0 for span in spool.spans}
     marks: dict[int, list[tuple[str, Any]]] = {}
     for mark in sorted(spool.marks, key=lambda each: int(each["ts_ns"])):
-        if mark["name"] != OVERHEAD:
+        if mark["name"] not in OWN_MARKS:
             value = mark["value"]
             marks.setdefault(ranks.get(mark["span_id"], 0), []).append((mark["name"], value))
     return marks

@@ -135,8 +135,7 @@ class TorchHooks(FrameworkHooks):
         trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
         autograd = Autograd(trackers, torch_state, marks_loss=self._marks_loss)
         parts: list[Part] = [
-            ("data_load", lambda: Loaders(trackers).install(patches)),
-            ("loaders", self._announce_loaders),
+            ("data_load", self._install_loaders),
             ("own iteration", lambda: OwnIteration(trackers).install(patches)),
             ("forward", self._modules.install),
             ("backward", lambda: autograd.install(patches, "backward")),
@@ -166,7 +165,8 @@ class TorchHooks(FrameworkHooks):
             parts.append(("digests", lambda: digests.install(patches)))
         self._install(parts)
 
-    def _announce_loaders(self) -> None:
+    def _install_loaders(self) -> None:
+        Loaders(self.trackers).install(self.patches)
         announce_loaders(self.patches, self.torch_state.configuration, self._before_loading)
 
     def _install_scaler(self, patches: Patches) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ...session.errors import record_error
 from ...tracing.hidden_frames import strip
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
@@ -100,7 +101,10 @@ def announce_loaders(
             if before is not None:
                 before()
             original(self, *args, **named)
-            configuration.iterator_created(self, args[0] if args else named.get("loader"))
+            try:
+                configuration.iterator_created(self, args[0] if args else named.get("loader"))
+            except Exception as error:
+                record_error("torch", error)
         except BaseException as error:
             strip(error)
             raise

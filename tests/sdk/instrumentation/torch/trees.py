@@ -174,7 +174,7 @@ def _of_rank(spool: spool_trees.Spool, rank: int) -> Recorded:
     marks = [
         (mark["name"], spans.get(mark["span_id"], ""))
         for mark in spool.marks
-        if mark["name"] != spool_trees.OVERHEAD
+        if mark["name"] not in spool_trees.OWN_MARKS
         and (mark["span_id"] in spans or mark["span_id"] not in every)
     ]
     threads = _threads(sessions[0])
