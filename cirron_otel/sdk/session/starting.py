@@ -44,6 +44,7 @@ from .drop_counts import DropCounts
 from .errors import record_error, report_problem
 from .identity import Identity
 from .joining import Joined, join
+from .process_number import ProcessNumber, is_started_below_job
 from .provider import applications_provider, make_provider, sampler_of
 from .provider_link import ProviderLink
 from .readback import Recent
@@ -226,6 +227,9 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         DropCounts(collector, sealer, writer, snapshots, thinner), budget,
         LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE), remainder,
     )  # fmt: skip
+    if joining.identity is None and is_spooled:
+        runtime.number = ProcessNumber(paths, run.id)
+        collector.before_loop = runtime.take_number
     try:
         state.resource = resource
         costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
@@ -259,6 +263,8 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
         pipeline.sinks += (metrics.measures,)
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)
+    if config.workers or is_started_below_job(runtime.environ):
+        runtime.take_number()  # for its workers, and for a process that soon ends
     pipeline.remainder = runtime.remainder
     pipeline.after_last = runtime.sealed
     pipeline.before_each = runtime.before_flush
