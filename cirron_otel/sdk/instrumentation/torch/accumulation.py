@@ -31,26 +31,29 @@ class Gradients:
             self.accumulates_gradients = True  # no evidence to the contrary
         else:
             parameter = self._reference()
-            self.accumulates_gradients = (
-                parameter is not None
-                and parameter.grad is not None
-                and parameter._version == self._version
-            )
+            with self._torch_state.unseen():
+                self.accumulates_gradients = (
+                    parameter is not None
+                    and parameter.grad is not None
+                    and parameter._version == self._version
+                )
 
     def backward_ended(self) -> None:
         """Record the parameter's state. If it has no gradient, look for another parameter."""
         self._is_first = False
-        parameter = self._trained()
-        if parameter is None or parameter.grad is None:
-            self._reference, self._torch_state.seeks_parameter = None, True
-        else:
-            self._reference, self._version = self._torch_state.parameter, int(parameter._version)
-            self._gradient_version = int(parameter.grad._version)
+        parameter, torch_state = self._trained(), self._torch_state
+        with torch_state.unseen():
+            if parameter is None or parameter.grad is None:
+                self._reference, torch_state.seeks_parameter = None, True
+            else:
+                self._reference, self._version = torch_state.parameter, int(parameter._version)
+                self._gradient_version = int(parameter.grad._version)
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
         parameter = None if self._reference is None else self._reference()
-        return parameter is not None and parameter._version != self._version
+        with self._torch_state.unseen():
+            return parameter is not None and parameter._version != self._version
 
     def are_removed(self) -> bool:
         """Return whether the gradient was set to None or to zero since the last backward pass.
@@ -60,15 +63,18 @@ class Gradients:
         parameter = None if self._reference is None else self._reference()
         if parameter is None:
             return False
-        gradient = parameter.grad
-        if gradient is None:
-            return True
-        return (
-            gradient._version != self._gradient_version
-            and gradient.device.type == "cpu"
-            and not hasattr(gradient, "to_local")  # reading a DTensor would wait for other ranks
-            and _is_zero(gradient)
-        )
+        torch_state = self._torch_state
+        with torch_state.unseen():
+            gradient = parameter.grad
+            if gradient is None:
+                return True
+            if gradient._version == self._gradient_version or gradient.device.type != "cpu":
+                return False
+            if type(gradient) is torch_state.tensor_class:
+                with torch_state.without_dispatch():
+                    return _is_zero(gradient)
+            # Reading a DTensor would wait for other ranks.
+            return not hasattr(gradient, "to_local") and _is_zero(gradient)
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""

@@ -277,7 +277,8 @@ class Modules:
         if not self._torch_state.is_grad_enabled():
             return len(values) > 1
         tensors = [each for each in values if isinstance(each, self._torch.Tensor)]
-        known.is_proven = not tensors or any(each.requires_grad for each in tensors)
+        with self._torch_state.unseen():
+            known.is_proven = not tensors or any(each.requires_grad for each in tensors)
         known.is_ahead = not known.is_proven
         return known.is_proven
 
@@ -322,14 +323,15 @@ class Modules:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
         is_metric = _is_metric(module)
-        kind = FORWARD if not is_metric and _is_model(module) else LOSS
+        kind = FORWARD if not is_metric and _has_parameter(module) else LOSS
         unwrapped = module
         while type(unwrapped).__name__ == "OptimizedModule" and hasattr(unwrapped, "_orig_mod"):
             unwrapped = unwrapped._orig_mod
         attrs = SharedAttributes(module=type(unwrapped).__name__)
         known[key] = known_module = KnownModule(reference, kind, attrs, is_metric)
         if kind == FORWARD:
-            known_module.parameter = _first_trained(module)
+            with self._torch_state.unseen():
+                known_module.parameter = _first_trained(module)
             self._torch_state.parameter = self._torch_state.parameter or known_module.parameter
         return known_module
 
@@ -415,8 +417,10 @@ def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._call_impl(*args, **kwargs)
 
 
-def _is_model(module: Any) -> bool:
+def _has_parameter(module: Any) -> bool:
     try:
+        if not hasattr(module, "_parameters"):
+            return False  # its class does not call `super().__init__()`: a transform
         return next(iter(module.parameters()), None) is not None
     except Exception as error:
         record_error("torch", error)

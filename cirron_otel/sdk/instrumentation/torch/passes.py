@@ -164,7 +164,8 @@ class Passes(OpenPasses):
         )
         training.stepped = self._tracker.stepped
         self._tracker.watches_gradients = True
-        training.is_only_batch = has_one_batch(iterator)
+        with self._tracker.torch_state.unseen():
+            training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
         if not opened_manually(current, EPOCHS):

@@ -68,6 +68,7 @@ class Tracker(OpenStep):
         "__weakref__",
         "backward",
         "backwards",
+        "called",
         "compiled",
         "loaderless",
         "open",
@@ -90,6 +91,8 @@ class Tracker(OpenStep):
         """The optimizer step that is open."""
         self.spare: Any = None
         """The last object in `stepping`, for reuse."""
+        self.called = 0
+        """The id of the optimizer whose step has begun at its call; 0 after torch's hook."""
         self.was_forward = False
         """Whether a model was called since the last fetch and the last optimizer step."""
         self.partial: Any = None
