@@ -20,6 +20,8 @@ class Gradients:
         """A weak reference to the parameter; None if no parameter with a gradient is known."""
         self._version = self._gradient_version = 0
         self._is_first = True
+        self._was_zero = True
+        """Whether the gradient was zero at the end of the backward pass, or was not read."""
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
 
@@ -47,7 +49,10 @@ class Gradients:
                 self._reference, torch_state.seeks_parameter = None, True
             else:
                 self._reference, self._version = torch_state.parameter, int(parameter._version)
-                self._gradient_version = int(parameter.grad._version)
+                gradient = parameter.grad
+                self._gradient_version = int(gradient._version)
+                is_read = not gradient.is_sparse and self._can_read(gradient)
+                self._was_zero = not is_read or self._is_zero(gradient)
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
@@ -58,7 +63,8 @@ class Gradients:
     def are_removed(self) -> bool:
         """Return whether the gradient was set to None or to zero since the last backward pass.
 
-        A gradient on a device is not read, because that would wait for the device.
+        Its version is the same if it was changed through `.data`; a gradient on a device is not
+        read, because that would wait for the device.
         """
         parameter = None if self._reference is None else self._reference()
         if parameter is None:
@@ -68,13 +74,22 @@ class Gradients:
             gradient = parameter.grad
             if gradient is None:
                 return True
-            if gradient._version == self._gradient_version or gradient.device.type != "cpu":
+            is_same = gradient._version == self._gradient_version
+            if (is_same and self._was_zero) or not self._can_read(gradient):
                 return False
-            if type(gradient) is torch_state.tensor_class:
-                with torch_state.without_dispatch():
-                    return _is_zero(gradient)
-            # Reading a DTensor would wait for other ranks.
-            return not hasattr(gradient, "to_local") and _is_zero(gradient)
+            return self._is_zero(gradient)
+
+    @staticmethod
+    def _can_read(gradient: Any) -> bool:
+        """Return whether reading a gradient waits neither for a device nor for other ranks."""
+        return gradient.device.type == "cpu" and not hasattr(gradient, "to_local")
+
+    def _is_zero(self, gradient: Any) -> bool:
+        torch_state = self._torch_state
+        if type(gradient) is not torch_state.tensor_class:
+            return _is_zero(gradient)
+        with torch_state.without_dispatch():
+            return _is_zero(gradient)
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""

@@ -21,7 +21,7 @@ from .interleaved_fetches import InterleavedFetches
 from .kinds import BACKWARD, EPOCHS, GRAD, OPTIMIZER
 from .loaderless import LoaderlessSteps
 from .next_batches import NextBatches
-from .one_pass import Pass, begins_again, has_one_batch
+from .one_pass import Pass, begins_again, has_one_batch, reading_frame
 from .open_step import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
 from .pending import UnusedBatches
@@ -110,7 +110,7 @@ class Passes(OpenPasses):
             and evaluation.iterator() is iterator
             and begins_again(evaluation, iterator)
         ):
-            self._end_evaluation()
+            self.end_evaluation()
             evaluation = None
         if evaluation is not None and evaluation.iterator() is iterator:
             evaluation.fetches += 1
@@ -127,7 +127,7 @@ class Passes(OpenPasses):
                 return
             training = self.training  # it was reclassified as a training pass
         if training is not None and training.iterator() is iterator:
-            self._end_evaluation()
+            self.end_evaluation()
             self.interleaved.goes_on(training)
             self.interleaved.returns(training)
             training.driver, training.is_simple = training.iterator, not training.restarts
@@ -153,7 +153,10 @@ class Passes(OpenPasses):
 
     def begin_training(self, iterator: Any) -> None:
         """Begin a training pass, and its first step."""
-        self._end_evaluation()  # the evaluation may be inside the epoch
+        self.end_evaluation()  # the evaluation may be inside the epoch
+        ended = self.training
+        if ended is not None and not ended.is_same_loader(iterator):
+            ended = None
         if self.training is not None and self.training.is_single:
             self.interleaved.discard_single_batch(self.training)
         self.end_training()
@@ -167,6 +170,9 @@ class Passes(OpenPasses):
         with self._tracker.torch_state.unseen():
             training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
+        if ended is not None:  # both iterators may be read in turn from now on
+            training.remember(ended.iterator)
+            training.drivers = [ended.iterator]
         current: Any = context.get(SCOPE_KEY) or state.session
         if not opened_manually(current, EPOCHS):
             training.open("epoch", self.numbers.epochs, current)
@@ -179,7 +185,7 @@ class Passes(OpenPasses):
 
     def begin_evaluation(self, iterator: Any) -> None:
         """Begin an evaluation."""
-        self._end_evaluation()
+        self.end_evaluation()
         tracker = self._tracker
         training = self.training
         if training is not None and training.is_single:
@@ -197,7 +203,8 @@ class Passes(OpenPasses):
         )
         evaluation.stepped = tracker.stepped
         evaluation.is_firm = evaluation.is_decided = not tracker.torch_state.is_grad_enabled()
-        evaluation.unused = None if evaluation.is_firm else UnusedBatches()
+        is_plain = evaluation.is_firm and reading_frame() is None
+        evaluation.unused = None if is_plain else UnusedBatches()
         current = context.get(SCOPE_KEY) or state.session
         evaluation.open("eval", self.numbers.evaluations, current)
         self.numbers.evaluations += 1
@@ -242,11 +249,11 @@ class Passes(OpenPasses):
             if self.training is not training:
                 return
         if iteration is not None and training.undecided_from is not None:
-            self.next_batches.decide(training, adds=True)
+            self.next_batches.fetch_begins(training, iteration)
             if tracker.accumulating is not None:  # also after a batch without a backward
                 iteration.waits_for_batch(tracker.accumulating)
         if (
-            iteration is not None
+            (iteration := tracker.iteration) is not None
             and iteration.accumulates
             and self.next_batches.is_updated(training)
         ):
@@ -276,12 +283,20 @@ class Passes(OpenPasses):
         if training is not None and training.over and self.prefetching.is_gone(training):
             self.end_training()
 
+    def upkeep_begins(self) -> None:
+        """End an exhausted evaluation, all of whose batches were used, ahead of other work."""
+        evaluation = self.evaluation
+        if evaluation is not None and evaluation.over and self.prefetching.is_done(evaluation):
+            self.end_evaluation()
+
     def called(self, module: Any, arguments: Any = None) -> None:
         """Handle a call to a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         if self.training is not None and self.training.over:
             self.begins_phase()
+        if self.evaluation is not None and self.evaluation.over and self._is_trainable(module):
+            self.end_evaluation()
         loader_pass = self.evaluation or self.training
         if (
             loader_pass is None
@@ -301,6 +316,8 @@ class Passes(OpenPasses):
             self.prefetching.use(
                 loader_pass, loader_pass.unused, arguments, is_trainable=is_trainable
             )
+        if self.evaluation is None and self.training is None:
+            return  # the use was after the last batch of an evaluation
         if not (loader_pass.is_decided and loader_pass.is_training):
             loader_pass.was_forward = True
             loader_pass.was_trainable = loader_pass.was_trainable or self._is_trainable(module)
@@ -317,6 +334,9 @@ class Passes(OpenPasses):
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         evaluation = self.evaluation
+        if evaluation is not None and evaluation.over and evaluation.is_decided:
+            self.end_evaluation()
+            evaluation = None
         if evaluation is not None:
             if self._may_be_evaluation(evaluation, kind):
                 self._note_backward(evaluation, kind)
@@ -366,8 +386,8 @@ class Passes(OpenPasses):
                 self.evaluation = None
                 evaluation.undo()
                 self.numbers.evaluations -= 1
-            else:
-                self._end_evaluation(at=now())
+            elif not self.prefetching.exhausted(evaluation, at := now()):
+                self.end_evaluation(at)
         elif training is not None and training.iterator() is iterator:
             if training.fetches <= 1:
                 self.training = None
@@ -392,8 +412,8 @@ class Passes(OpenPasses):
         """End the pass of a freed iterator, whose loop was left by `break` or an exception."""
         left = loop_left(2)
         training, evaluation = self.training, self.evaluation
-        if evaluation is not None and evaluation.iterator is dead:
-            self._end_evaluation(left=left)
+        if evaluation is not None and evaluation.iterator is dead and not evaluation.over:
+            self.end_evaluation(left=left)
         evaluation = self.evaluation
         if training is None or training.iterator is not dead:
             return
@@ -410,7 +430,7 @@ class Passes(OpenPasses):
 
     def loop_begins(self) -> None:
         """End the passes, because another framework determines the steps from now on."""
-        self._end_evaluation()
+        self.end_evaluation()
         if self.training is not None and self.training.is_single:
             self.interleaved.discard_single_batch(self.training)
         self.end_all()
@@ -418,15 +438,17 @@ class Passes(OpenPasses):
 
     def end_all(self) -> None:
         """End every pass, because the session ends."""
-        self._end_evaluation()
+        self.end_evaluation()
         self.end_training()
         self.pass_ends.settle()
         self.loaderless.close()
 
-    def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
+    def end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
+        """End the evaluation, if there is one, not before `at` (monotonic ns)."""
         evaluation, self.evaluation = self.evaluation, None
         if evaluation is None:
             return
+        at = max(at, evaluation.over)
         if not evaluation.was_forward and evaluation.fetches <= 1 and not evaluation.is_firm:
             evaluation.undo()
             self.numbers.evaluations -= 1
@@ -480,7 +502,7 @@ class Passes(OpenPasses):
         if not training.is_decided:
             self._reclassifier.decide_training(training)
             if self.evaluation is training:
-                self._end_evaluation(at, left)
+                self.end_evaluation(at, left)
                 return
         if training.unused is not None and not training.unused.was_used:
             self.prefetching.give_up(training)

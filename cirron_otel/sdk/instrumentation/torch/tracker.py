@@ -38,6 +38,7 @@ from .kinds import (
     PLAIN,
     TIMED,
     TRANSFER,
+    UPKEEP,
 )
 from .open_step import Numbers, OpenStep
 from .passes import Passes
@@ -217,6 +218,9 @@ class Tracker(OpenStep):
             context = _get()
         if self.passes.training is not None and self.passes.training.over:
             self.passes.begins_phase()
+            context = _get()
+        elif kind & UPKEEP and self.passes.evaluation is not None:
+            self.passes.upkeep_begins()
             context = _get()
         current: Any = context.get(SCOPE_KEY) or state.session
         name = NAMES[kind & PLAIN]
