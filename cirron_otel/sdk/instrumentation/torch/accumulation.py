@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...snapshots.unseen import unseen
+
 if TYPE_CHECKING:
     from .torch_state import TorchState
 
@@ -51,8 +53,8 @@ class Gradients:
                 self._reference, self._version = torch_state.parameter, int(parameter._version)
                 gradient = parameter.grad
                 self._gradient_version = int(gradient._version)
-                is_read = not gradient.is_sparse and self._can_read(gradient)
-                self._was_zero = not is_read or self._is_zero(gradient)
+                is_read = not gradient.is_sparse and _can_read(gradient)
+                self._was_zero = not is_read or _is_zero(gradient)
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
@@ -69,26 +71,13 @@ class Gradients:
         parameter = None if self._reference is None else self._reference()
         if parameter is None:
             return False
-        torch_state = self._torch_state
-        with torch_state.unseen():
+        with self._torch_state.unseen():
             gradient = parameter.grad
             if gradient is None:
                 return True
             is_same = gradient._version == self._gradient_version
-            if (is_same and self._was_zero) or not self._can_read(gradient):
+            if (is_same and self._was_zero) or not _can_read(gradient):
                 return False
-            return self._is_zero(gradient)
-
-    @staticmethod
-    def _can_read(gradient: Any) -> bool:
-        """Return whether reading a gradient waits neither for a device nor for other ranks."""
-        return gradient.device.type == "cpu" and not hasattr(gradient, "to_local")
-
-    def _is_zero(self, gradient: Any) -> bool:
-        torch_state = self._torch_state
-        if type(gradient) is not torch_state.tensor_class:
-            return _is_zero(gradient)
-        with torch_state.without_dispatch():
             return _is_zero(gradient)
 
     def are_gone(self) -> bool:
@@ -109,8 +98,17 @@ class Gradients:
         return None if reference is None else reference()
 
 
+def _can_read(gradient: Any) -> bool:
+    """Return whether a gradient is a plain tensor on the CPU.
+
+    Reading others may wait for a device or for other ranks, and a fake one has no values.
+    """
+    return gradient.device.type == "cpu" and type(gradient).__module__ == "torch"
+
+
 def _is_zero(gradient: Any) -> bool:
     """Return whether a gradient is zero. Most are not, as their first elements show."""
-    elements = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
-    elements = elements.reshape(-1)
-    return not (elements[:_ELEMENTS].any().item() or elements.any().item())
+    with unseen():
+        elements = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
+        elements = elements.reshape(-1)
+        return not (elements[:_ELEMENTS].any().item() or elements.any().item())

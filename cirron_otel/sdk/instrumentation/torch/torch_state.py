@@ -20,13 +20,8 @@ class TorchState:
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
         """Returns the id of the backward pass that runs in the calling thread; -1 if none does."""
         self.unseen: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
-        """Returns a context in which no TorchFunctionMode of the program sees that tensors are
-        read."""
-        self.tensor_class = torch.Tensor
-        self.without_dispatch: Callable[[], Any] = getattr(
-            torch._C, "_DisableTorchDispatch", nullcontext
-        )
-        """Returns a context in which no TorchDispatchMode sees operations on plain tensors."""
+        """Returns a context in which no TorchFunctionMode of the program sees which properties of
+        tensors are read. (`snapshots.unseen` also hides operations.)"""
         self.is_over = False
         """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
