@@ -221,9 +221,6 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         DropCounts(collector, sealer, writer, snapshots, thinner), budget,
         LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE), remainder,
     )  # fmt: skip
-    if joining.identity is None and is_spooled:
-        runtime.number = ProcessNumber(paths, run.id)
-        collector.before_loop = runtime.take_number
     _connect(runtime, joining, exports, is_spooled=is_spooled)
     return runtime
 
@@ -247,6 +244,9 @@ def _connect(
 ) -> None:
     """Connect the parts with the process, and start their threads."""
     config = runtime.config
+    if joining.identity is None and is_spooled:
+        runtime.number = ProcessNumber(runtime.paths, runtime.run.id)
+        runtime.pipeline.collector.before_loop = runtime.take_number
     try:
         state.resource = runtime.resource.value
         costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
