@@ -69,7 +69,7 @@ class EndingPasses(OpenPasses):
                 self.evaluation = None
                 evaluation.undo()
                 self.numbers.evaluations -= 1
-            elif not self.prefetching.exhausted(evaluation, at := now()):
+            elif not self.prefetching.is_used_later(evaluation, at := now()):
                 self.end_evaluation(at)
         elif training is not None and training.iterator() is iterator:
             if training.fetches <= 1:

@@ -234,6 +234,11 @@ class Prefetching:
             loader_pass.over = loader_pass.over or at
         return bool(unused.batches)
 
+    def is_used_later(self, evaluation: Pass, at: int) -> bool:
+        """Return whether an evaluation, which has used a batch, continues after its iterator."""
+        unused = evaluation.unused
+        return unused is not None and unused.was_used and self.exhausted(evaluation, at)
+
     def is_gone(self, loader_pass: Pass) -> bool:
         """Return whether no batch of an exhausted pass was used, and none is left."""
         unused = loader_pass.unused
