@@ -42,8 +42,12 @@ class Gradients:
                     and parameter._version == self._version
                 )
 
-    def backward_ended(self) -> None:
-        """Record the parameter's state. If it has no gradient, look for another parameter."""
+    def backward_ended(self, *, is_read: bool = False) -> None:
+        """Record the parameter's state. If it has no gradient, look for another parameter.
+
+        With `is_read`, a gradient on the CPU is read, so that `are_removed` detects a removal that
+        does not change its version.
+        """
         self._is_first = False
         parameter, torch_state = self._trained(), self._torch_state
         with torch_state.unseen():
@@ -53,7 +57,7 @@ class Gradients:
                 self._reference, self._version = torch_state.parameter, int(parameter._version)
                 gradient = parameter.grad
                 self._gradient_version = int(gradient._version)
-                is_read = not gradient.is_sparse and _can_read(gradient)
+                is_read = is_read and not gradient.is_sparse and _can_read(gradient)
                 self._was_zero = not is_read or _is_zero(gradient)
 
     def have_changed_weights(self) -> bool:

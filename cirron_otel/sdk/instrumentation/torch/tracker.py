@@ -128,7 +128,7 @@ class Tracker(OpenPhases):
     def watch_gradients(self) -> None:
         """Record the gradients that a backward pass in a step has left. Raises nothing."""
         try:
-            self.gradients.backward_ended()
+            self.gradients.backward_ended(is_read=True)
         except BaseException as error:
             self.failed(error)
 
