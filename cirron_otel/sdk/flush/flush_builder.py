@@ -6,6 +6,7 @@ It writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
 from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
-from ..tracing.step_places import StepPlaces, is_step
+from ..tracing.step_places import StepPlaces, has_loop, is_step
 from ..tracing.traces import Trace
 from .assembly import BatchAssembly, Naming, random_name
 from .batch_otel import BatchOtel
@@ -85,6 +86,8 @@ class FlushBuilder:
         self._attempts = 0
         self.retains_records = False
         """Whether results also contain the scopes and marks themselves, for metrics."""
+        self.before_loop: Callable[[], None] | None = None
+        """Called once, before the records of the first loop are built."""
         self.latest: FlushResult | None = None
         """The last result, which must be sealed even if the flush thread dies first."""
         self._open: dict[Scope, int] = {origin.session: 0}
@@ -289,6 +292,9 @@ class FlushBuilder:
             ended, marks = self._thinner.filter(
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
+        if (before := self.before_loop) is not None and has_loop((*ended, *still)):
+            self.before_loop = None
+            before()
         taken = {begun.seen for _, begun in drain.foreign}
         # One that an earlier flush has taken may be open still, if its thread was interrupted.
         begun = {

@@ -65,12 +65,15 @@ class Patches:
         """
         original = vars(owner)[name]
         if isinstance(original, FunctionType):
-            self._replace_own(owner, name, _call(original, around))
+            self.replace_own(owner, name, _call(original, around))
         else:
             self.wrap(owner, name, around)
 
-    def _replace_own(self, owner: type, name: str, replacement: Any) -> None:
-        """Replace a method by a function whose `__wrapped__` is the original."""
+    def replace_own(self, owner: type, name: str, replacement: Any) -> None:
+        """Replace a method of a class by a function whose `__wrapped__` is the original.
+
+        The class stays collectable.
+        """
         with self._lock:
             setattr(owner, name, replacement)
             self._of_classes.setdefault(owner, {})[name] = weakref.ref(replacement)
@@ -94,7 +97,7 @@ class Patches:
                 replacement = wrapped(original) if isinstance(original, FunctionType) else None
                 if replacement is not None:
                     made.add(replacement)
-                    self._replace_own(owner, name, replacement)
+                    self.replace_own(owner, name, replacement)
             except Exception as error:  # such as a metaclass that forbids assignments
                 record_error("hooks", error)
 
@@ -106,7 +109,7 @@ class Patches:
                 raise
             adopt(cls)
 
-        for owner in _subclasses(base):
+        for owner in subclasses(base):
             adopt(owner)
         self.replace(base, "__init_subclass__", classmethod(__init_subclass__))
 
@@ -202,7 +205,7 @@ class Patches:
                     record_error("unhook", error)
 
 
-def _subclasses(base: type) -> Iterator[type]:
+def subclasses(base: type) -> Iterator[type]:
     """Yield the direct and indirect subclasses of a class, each once."""
     known: set[int] = set()
     waiting: list[type] = type.__subclasses__(base)

@@ -26,6 +26,7 @@ from . import exits
 from .errors import record_error
 from .exits import Exits
 from .health import disabled_health, health_of
+from .identity import NO_SOURCE
 from .readback import Recent
 from .run_identity import RUN_ID_VARIABLE, RunIdentity
 from .runtime import Runtime
@@ -347,7 +348,10 @@ def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
     sealer = runtime.pipeline.sealer
     if quiet or sys.stderr is None or sealer.kind is None or not sealer.batches:
         return False
-    if runtime.identity.rank != 0 or runtime.run.is_inherited or parent_process() is not None:
+    identity = runtime.identity
+    if identity.rank is None or (identity.rank and identity.source != NO_SOURCE):
+        return False
+    if runtime.run.is_inherited or parent_process() is not None:
         return False
     if quiet is False:
         return True

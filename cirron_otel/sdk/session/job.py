@@ -24,6 +24,7 @@ from ...semconv import JOB, OOM_KILLS
 from ..tracing.scope import Scope
 from .handle import announce_end, show_left
 from .identity import Identity
+from .process_number import JOB_PROCESS
 from .run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from .runtime import Runtime
 from .starting import Joining, start_runtime
@@ -89,6 +90,7 @@ class Job:
         variables |= {name.upper(): value for name, value in carrier.items()}
         variables[_OUTPUT_DIR] = str(self._runtime.config.output_dir)
         variables[RUN_ID_VARIABLE] = self.run.id
+        variables[JOB_PROCESS] = str(os.getpid())
         if self._runtime.config.run_name is not None:
             variables[_RUN_NAME] = self._runtime.config.run_name
         return with_hooks(variables) if hooks else variables

@@ -174,7 +174,7 @@ def _worker_opening(profiler: Profiler) -> object:
     if runtime is None or profiler.session is None:
         return None
     context = profiler.session.get_span_context()
-    return WorkerOpening(profiler.config, context, runtime.inherited_identity, runtime.run)
+    return WorkerOpening(profiler.config, context, runtime.identity, runtime.run)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class WorkerOpening:
     parent: SpanContext
     """The parent's session, to which the worker's session is linked."""
     identity: Identity | None = None
-    """The parent's position in the job, if the environment does not contain it."""
+    """The parent's position in the job."""
     run: RunIdentity | None = None
     """The run that the parent's session belongs to."""
 

@@ -305,7 +305,10 @@ class SessionResource:
             state.resource = self.value
             self._changed(batch_attributes(self.value))
 
-    def add(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes to the resource of all batches from now on."""
+    def add(self, attributes: Mapping[str, Any], without: str | None = None) -> None:
+        """Add attributes to the resource of all batches from now on, and remove one of them."""
+        if without is not None:
+            rest = {k: v for k, v in self.value.attributes.items() if k != without}
+            self.value = Resource(rest, self.value.schema_url)
         if attributes:
             self.merge(Resource(attributes))

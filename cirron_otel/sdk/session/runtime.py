@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
-from ...semconv import SAMPLE_INTERVAL
+from ...semconv import RANK, SAMPLE_INTERVAL, WORLD_SIZE
 from ..flight_recorder.recorder import FlightRecorder
 from ..flight_recorder.report import SessionFacts
 from ..flush.export_budget import ExportBudget
@@ -29,6 +30,7 @@ from . import logs
 from .drop_counts import DropCounts
 from .errors import record_error
 from .identity import NO_SOURCE, Identity
+from .process_number import ProcessNumber
 from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, rank_attributes
@@ -79,6 +81,9 @@ class Runtime:
     """Whether the message about unsealed records was written."""
     inherited_identity: Identity | None = None
     """The identity of child processes, or None if they read it from their environment."""
+    number: ProcessNumber | None = None
+    """The source of the rank if no launcher and no framework sets one; None if it is always 0."""
+    _identifying: threading.Lock = field(default_factory=threading.Lock)
     look_after: Callable[[], None] = _nothing
     """Called on the flush thread before each flush; the framework hooks set it."""
     is_torch_hooked: Callable[[], bool] = bool
@@ -103,15 +108,28 @@ class Runtime:
     def identify(self, rank: int, world_size: int, source: str) -> None:
         """Use the rank that a framework reports, unless a launcher has set a rank.
 
-        Records that are already sealed keep rank 0; all later records get the new rank.
+        Records that are already sealed keep their rank; all later records get the new one.
         """
-        identity = self.identity
-        if identity.source != NO_SOURCE or identity.rank is None:
+        with self._identifying:
+            identity = self.identity
+            if identity.source != NO_SOURCE or identity.rank is None:
+                return
+            self.identity = replace(identity, rank=rank, world_size=world_size, source=source)
+            self.pipeline.collector.set_rank(rank)
+            self.resource.add(rank_attributes(self.identity))
+            self.inherited_identity = self.identity
+
+    def take_number(self) -> None:
+        """Distinguish this process from others of its run that have no rank either."""
+        number = self.number
+        if number is None or self.identity.source != NO_SOURCE:
             return
-        self.identity = replace(identity, rank=rank, world_size=world_size, source=source)
-        self.pipeline.collector.set_rank(rank)
-        self.resource.add(rank_attributes(self.identity))
-        self.inherited_identity = self.identity
+        rank = number.take()
+        with self._identifying:
+            if rank and self.identity.source == NO_SOURCE:
+                self.identity = replace(self.identity, rank=rank)
+                self.pipeline.collector.set_rank(rank)
+                self.resource.add({RANK: rank}, without=WORLD_SIZE)  # the size is not known
 
     def facts(self) -> SessionFacts:
         """Return the facts about the session that the bundle of an out-of-memory error contains."""
@@ -208,6 +226,8 @@ class Runtime:
         """Complete the session: its records are in the spool, or saved, or counted as lost."""
         self.show_session()
         self.owner.release()
+        if self.number is not None:
+            self.number.release()
 
     def show_session(self) -> None:
         """Report the end of the session to the other processors, once.
@@ -243,6 +263,8 @@ class Runtime:
         costs.configure(cpu_time=False, memory_peak=False)
         logs.restore()
         self.owner.release()
+        if self.number is not None:
+            self.number.release()
 
     def seal_late(self) -> None:
         """Seal records made after the end of the session in one more batch, at the process's exit.
@@ -263,4 +285,6 @@ class Runtime:
         self.close_digests()
         self.flight_recorder.abandon()
         self.owner.abandon()
+        if self.number is not None:
+            self.number.abandon()
         state.special = False

@@ -44,6 +44,7 @@ from .drop_counts import DropCounts
 from .errors import record_error, report_problem
 from .identity import Identity
 from .joining import Joined, join
+from .process_number import ProcessNumber, is_started_below_job
 from .provider import applications_provider, make_provider, sampler_of
 from .provider_link import ProviderLink
 from .readback import Recent
@@ -179,13 +180,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     processor.foreign, processor.is_on = foreign, True
     recent = Recent(config.trace_buffer_max_spans)
     exports = exports_of_session(config, environ, provider if not is_own else None)
-    budget = thinner = None
-    if config.export_budget and exports:
-        budget = ExportBudget(
-            config.export_budget, config.detail_slow_factor, config.flush_interval
-        )
-    if config.detail_every or budget is not None:
-        thinner = DetailSampler(config.detail_every or 1, config.detail_slow_factor)
+    budget, thinner = _thinning(config, exports)
     is_spooled = "spool" in config.output or bool(exports)
     paths, owner = place_of(config, is_spooled)
     snapshots = None
@@ -226,17 +221,42 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         DropCounts(collector, sealer, writer, snapshots, thinner), budget,
         LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE), remainder,
     )  # fmt: skip
+    _connect(runtime, joining, exports, is_spooled=is_spooled)
+    return runtime
+
+
+def _thinning(
+    config: Config, exports: list[Export]
+) -> tuple[ExportBudget | None, DetailSampler | None]:
+    """Return the choice of steps whose export is a summary, and of those without detail."""
+    budget = thinner = None
+    if config.export_budget and exports:
+        budget = ExportBudget(
+            config.export_budget, config.detail_slow_factor, config.flush_interval
+        )
+    if config.detail_every or budget is not None:
+        thinner = DetailSampler(config.detail_every or 1, config.detail_slow_factor)
+    return budget, thinner
+
+
+def _connect(
+    runtime: Runtime, joining: Joining, exports: list[Export], *, is_spooled: bool
+) -> None:
+    """Connect the parts with the process, and start their threads."""
+    config = runtime.config
+    if joining.identity is None and is_spooled:
+        runtime.number = ProcessNumber(runtime.paths, runtime.run.id)
+        runtime.pipeline.collector.before_loop = runtime.take_number
     try:
-        state.resource = resource
+        state.resource = runtime.resource.value
         costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
         if config.log_correlation:
             logs.correlate()
-        link.connect(is_added=joining.processor is not None)
+        runtime.link.connect(is_added=joining.processor is not None)
         _start(runtime, exports, is_spooled=is_spooled)
     except BaseException:
         runtime.undo()
         raise
-    return runtime
 
 
 def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:
@@ -259,6 +279,8 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
         pipeline.sinks += (metrics.measures,)
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)
+    if config.workers or is_started_below_job(runtime.environ):
+        runtime.take_number()  # for its workers, and for a process that soon ends
     pipeline.remainder = runtime.remainder
     pipeline.after_last = runtime.sealed
     pipeline.before_each = runtime.before_flush

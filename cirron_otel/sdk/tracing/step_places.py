@@ -6,6 +6,7 @@ the record is created, on the flush thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from ...ids import INT64_LIMIT
@@ -15,6 +16,7 @@ from .scope import MAX_DEPTH, NO_SESSION
 EPOCH_ATTRIBUTE: Final = "epoch"
 GLOBAL_STEP: Final = "global_step"
 _EPOCH = "epoch"
+_LOOPS = frozenset((_EPOCH, "request", *STEPS))
 
 
 class StepPlaces:
@@ -72,6 +74,11 @@ class StepPlaces:
             number = self._last + max(index - self._first, 0) + 1
         self._index, self._last = max(index, 0), number
         return number
+
+
+def has_loop(scopes: Iterable[Any]) -> bool:
+    """Return whether one of the scopes is an epoch, a step or a request."""
+    return any(type(scope._name) is str and scope._name in _LOOPS for scope in scopes)
 
 
 def is_step(scope: Any) -> bool:

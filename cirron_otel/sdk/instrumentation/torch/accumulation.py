@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...snapshots.unseen import unseen
+
 if TYPE_CHECKING:
     from .torch_state import TorchState
 
@@ -20,6 +22,8 @@ class Gradients:
         """A weak reference to the parameter; None if no parameter with a gradient is known."""
         self._version = self._gradient_version = 0
         self._is_first = True
+        self._was_zero = True
+        """Whether the gradient was zero at the end of the backward pass, or was not read."""
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
 
@@ -31,44 +35,54 @@ class Gradients:
             self.accumulates_gradients = True  # no evidence to the contrary
         else:
             parameter = self._reference()
-            self.accumulates_gradients = (
-                parameter is not None
-                and parameter.grad is not None
-                and parameter._version == self._version
-            )
+            with self._torch_state.unseen():
+                self.accumulates_gradients = (
+                    parameter is not None
+                    and parameter.grad is not None
+                    and parameter._version == self._version
+                )
 
-    def backward_ended(self) -> None:
-        """Record the parameter's state. If it has no gradient, look for another parameter."""
+    def backward_ended(self, *, is_read: bool = False) -> None:
+        """Record the parameter's state. If it has no gradient, look for another parameter.
+
+        With `is_read`, a gradient on the CPU is read, so that `are_removed` detects a removal that
+        does not change its version.
+        """
         self._is_first = False
-        parameter = self._trained()
-        if parameter is None or parameter.grad is None:
-            self._reference, self._torch_state.seeks_parameter = None, True
-        else:
-            self._reference, self._version = self._torch_state.parameter, int(parameter._version)
-            self._gradient_version = int(parameter.grad._version)
+        parameter, torch_state = self._trained(), self._torch_state
+        with torch_state.unseen():
+            if parameter is None or parameter.grad is None:
+                self._reference, torch_state.seeks_parameter = None, True
+            else:
+                self._reference, self._version = torch_state.parameter, int(parameter._version)
+                gradient = parameter.grad
+                self._gradient_version = int(gradient._version)
+                is_read = is_read and not gradient.is_sparse and _can_read(gradient)
+                self._was_zero = not is_read or _is_zero(gradient)
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
         parameter = None if self._reference is None else self._reference()
-        return parameter is not None and parameter._version != self._version
+        with self._torch_state.unseen():
+            return parameter is not None and parameter._version != self._version
 
     def are_removed(self) -> bool:
         """Return whether the gradient was set to None or to zero since the last backward pass.
 
-        A gradient on a device is not read, because that would wait for the device.
+        Its version is the same if it was changed through `.data`; a gradient on a device is not
+        read, because that would wait for the device.
         """
         parameter = None if self._reference is None else self._reference()
         if parameter is None:
             return False
-        gradient = parameter.grad
-        if gradient is None:
-            return True
-        return (
-            gradient._version != self._gradient_version
-            and gradient.device.type == "cpu"
-            and not hasattr(gradient, "to_local")  # reading a DTensor would wait for other ranks
-            and _is_zero(gradient)
-        )
+        with self._torch_state.unseen():
+            gradient = parameter.grad
+            if gradient is None:
+                return True
+            is_same = gradient._version == self._gradient_version
+            if (is_same and self._was_zero) or not _can_read(gradient):
+                return False
+            return _is_zero(gradient)
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""
@@ -88,8 +102,17 @@ class Gradients:
         return None if reference is None else reference()
 
 
+def _can_read(gradient: Any) -> bool:
+    """Return whether a gradient is a plain tensor on the CPU.
+
+    Reading others may wait for a device or for other ranks, and a fake one has no values.
+    """
+    return gradient.device.type == "cpu" and type(gradient).__module__ == "torch"
+
+
 def _is_zero(gradient: Any) -> bool:
     """Return whether a gradient is zero. Most are not, as their first elements show."""
-    elements = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
-    elements = elements.reshape(-1)
-    return not (elements[:_ELEMENTS].any().item() or elements.any().item())
+    with unseen():
+        elements = (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
+        elements = elements.reshape(-1)
+        return not (elements[:_ELEMENTS].any().item() or elements.any().item())

@@ -137,10 +137,11 @@ def _enter(tracker: Tracker, kind: int) -> Any:
 def _seek(tracker: Tracker, tensors: Any) -> None:
     torch_state = tracker.torch_state
     try:
-        torch_state.parameter = parameter = find_trained_parameter(tensors)
-        torch_state.seeks_parameter = parameter is None
-        if parameter is not None and tracker.compiled is not None:
-            tracker.compiled.version = parameter()._version
+        with torch_state.unseen():
+            torch_state.parameter = parameter = find_trained_parameter(tensors)
+            torch_state.seeks_parameter = parameter is None
+            if parameter is not None and tracker.compiled is not None:
+                tracker.compiled.version = parameter()._version
     except Exception as error:
         record_error("torch", error)
 

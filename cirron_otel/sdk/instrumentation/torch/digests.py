@@ -7,7 +7,6 @@ is set. docs/digests.md, "Quantities", defines the rules.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,37 +14,16 @@ from ....core.records.digest_marks import BATCH, GRADS, LOSS, OPTIMIZER, RNG, WE
 from ...session.errors import record_error
 from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
-from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
-from ...tracing.state import CONTEXT, SCOPE_KEY, state
+from ...tracing.phase import LOOP_KEY
+from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .closures import REPLACEABLE, closure_of
+from .digested_step import DigestedStep, enclosing_step, is_capturing
 from .kinds import BACKWARD, LOAD
 from .loaders import Ahead
 from .torch_state import TorchState
 from .trackers import Trackers
 from .uncalled_models import UncalledModels
-from .waiting_digests import WaitingDigests
-
-
-class _OpenStep(threading.local):
-    """The step of a thread that is digested."""
-
-    scope: Any = None
-    number = -1
-    has_fetched = False
-    """Whether a loader was read since the last optimizer's step."""
-    has_opaque_closure = False
-    """Whether the optimizer's step has a closure that is an object of the program's own type."""
-    at = 0
-    """The time of the last mark, monotonic ns."""
-    expected: Any = None
-    """The scope of the step that begins next, if that is known."""
-    rng: Any = None
-    """The time, and the states of the random number generators, as the next step begins."""
-
-    def __init__(self) -> None:
-        self.waiting = WaitingDigests()
-        self.occurrences: dict[str, int] = {}
 
 
 class StepDigests:
@@ -53,7 +31,7 @@ class StepDigests:
 
     def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
         self._trackers, self._torch_state = trackers, torch_state
-        self._open = _OpenStep()
+        self._open = DigestedStep()
         self._uncalled = UncalledModels()
         self._generators: Any = None
         self._begun = 0
@@ -135,7 +113,7 @@ class StepDigests:
         from ...snapshots.digest_tensors import batch_tensors  # noqa: PLC0415 - needs torch
 
         opened, passes = self._open, self._trackers.t.passes
-        scope = _enclosing_step()
+        scope = enclosing_step()
         if passes.evaluation is not None:
             return
         if scope is None and passes.training is None and LOOP_KEY not in CONTEXT.get():
@@ -190,7 +168,7 @@ class StepDigests:
     def _begin_backward(self, roots: Any) -> None:
         from ...snapshots.digest_tensors import roots_of  # noqa: PLC0415 - needs torch
 
-        scope = _enclosing_step()
+        scope = enclosing_step()
         self._take_rng_late(scope)
         self._digest(scope, LOSS, lambda: roots_of(roots))
 
@@ -206,7 +184,7 @@ class StepDigests:
         stepping = self._trackers.t.stepping
         if stepping is not None and (stepping.optimizer != id(optimizer) or stepping.depth > 1):
             return None  # part of another optimizer's step
-        scope = _enclosing_step()
+        scope = enclosing_step()
         self._take_rng_late(scope)
         if scope is not None:
             self._enter(scope)
@@ -279,7 +257,7 @@ class StepDigests:
 
     def _skipped(self, tracker: Any, optimizer: Any) -> None:
         """Digest a step that GradScaler skipped, as if its optimizer had changed nothing."""
-        scope = _enclosing_step()
+        scope = enclosing_step()
         iteration = tracker.iteration or tracker.loaderless.iteration
         if scope is None and iteration is not None:
             scope = iteration.step
@@ -291,7 +269,7 @@ class StepDigests:
     # --- digests --------------------------------------------------------------------------------
 
     def _is_on(self) -> bool:
-        return state.digests is not None and state.recording and not _is_capturing()
+        return state.digests is not None and state.recording and not is_capturing()
 
     def _is_due(self, scope: Any) -> bool:
         """Return whether the step `scope` is digested; None: the step is not known yet."""
@@ -385,26 +363,3 @@ class StepDigests:
         opened.occurrences[quantity] = occurrence + 1
         opened.at = max(opened.at + 1, begun)
         state.digests.put(opened.scope, taken, opened.number, occurrence, opened.at)
-
-
-def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured: nothing is computed then."""
-    import torch  # noqa: PLC0415
-
-    try:
-        return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-    except Exception as error:
-        record_error("digest", error)
-        return True
-
-
-def _enclosing_step() -> Any:
-    """Return the innermost open step around the caller; None if there is none."""
-    scope = CONTEXT.get().get(SCOPE_KEY)
-    while scope is not None and scope._depth:
-        if scope._name in STEPS:
-            return None if getattr(scope, "_until", 0) else scope
-        if isinstance(scope, LoaderPassSpan):
-            return None
-        scope = scope._above
-    return None

@@ -143,6 +143,7 @@ class TorchHooks(FrameworkHooks):
             ("recompute", lambda: Checkpoints(trackers).install(patches)),
             ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
+            ("calls of optimizers", lambda: self._install_calls(patches)),
             ("new optimizers", lambda: OptimizerConstruction(torch_state).install(patches)),
             ("skipped", lambda: self._install_scaler(patches)),
             ("zero_grad", self._upkeep.zero_grad),
@@ -168,6 +169,10 @@ class TorchHooks(FrameworkHooks):
     def _install_loaders(self) -> None:
         Loaders(self.trackers).install(self.patches)
         announce_loaders(self.patches, self.torch_state.configuration, self._before_loading)
+
+    def _install_calls(self, patches: Patches) -> None:
+        if self._optimizers.is_installed and self._digests is None:  # digests precede the scope
+            self._optimizers.install_calls(patches)
 
     def _install_scaler(self, patches: Patches) -> None:
         if self._optimizers.is_installed:  # otherwise every step would seem to be skipped

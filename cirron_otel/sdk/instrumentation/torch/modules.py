@@ -9,7 +9,6 @@ own `__call__`, or if its `forward` is called directly.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -24,7 +23,8 @@ from ...tracing.hidden_frames import in_place_of, strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
-from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
+from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NO_FORWARD, PARTIAL
+from .known_modules import KnownModule, Models, first_trained, has_parameters, is_torchmetric
 from .loaderless import LoaderlessSteps
 from .torch_state import TorchState
 from .tracker import Tracker
@@ -50,7 +50,7 @@ class Modules:
         self._torch = torch
         self._graph_task = torch_state.graph_task
         self._base = torch.nn.Module
-        self._known = _Models()
+        self._known = Models()
         """The modules that were called, by their ids."""
         self._classes: set[tuple[type, str]] = set()
         self._own_calls: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -278,7 +278,8 @@ class Modules:
         if not self._torch_state.is_grad_enabled():
             return len(values) > 1
         tensors = [each for each in values if isinstance(each, self._torch.Tensor)]
-        known.is_proven = not tensors or any(each.requires_grad for each in tensors)
+        with self._torch_state.unseen():
+            known.is_proven = not tensors or any(each.requires_grad for each in tensors)
         known.is_ahead = not known.is_proven
         return known.is_proven
 
@@ -323,24 +324,18 @@ class Modules:
     def _remember(self, module: Any) -> KnownModule:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
-        is_metric = _is_metric(module)
-        kind = FORWARD if not is_metric and _is_model(module) else LOSS
+        is_metric = is_torchmetric(module)
+        kind = FORWARD if not is_metric and has_parameters(module) else LOSS
         unwrapped = module
         while type(unwrapped).__name__ == "OptimizedModule" and hasattr(unwrapped, "_orig_mod"):
             unwrapped = unwrapped._orig_mod
         attrs = SharedAttributes(module=type(unwrapped).__name__)
         known[key] = known_module = KnownModule(reference, kind, attrs, is_metric)
         if kind == FORWARD:
-            known_module.parameter = _first_trained(module)
+            with self._torch_state.unseen():
+                known_module.parameter = first_trained(module)
             self._torch_state.parameter = self._torch_state.parameter or known_module.parameter
         return known_module
-
-
-class _Models(dict[int, "KnownModule"]):
-    """The modules that were called, by their ids."""
-
-    def __reduce__(self) -> Any:
-        return _Models, ()
 
 
 class _InertModules:
@@ -348,34 +343,6 @@ class _InertModules:
 
     def enter(self, *_: Any) -> None:
         """Record nothing."""
-
-
-class KnownModule:
-    """A module that was called."""
-
-    __slots__ = ("attrs", "is_ahead", "is_loss", "is_metric", "is_proven", "is_usual", "kind",
-                 "name", "parameter", "reference", "without_optimizer")  # fmt: skip
-
-    def __init__(self, reference: Any, kind: int, attrs: dict[str, Any], is_metric: bool) -> None:
-        self.reference, self.kind, self.attrs = reference, kind, attrs
-        self.name, self.is_loss = NAMES[kind], kind == LOSS
-        self.is_metric = is_metric
-        self.is_usual = self.is_loss and not is_metric
-        """Whether a call to the module in a step provides no new information; for a model, whether
-        it was trained."""
-        self.is_ahead = self.is_proven = False
-        """For a module without parameters: `is_ahead` if it is known not to be a loss, `is_proven`
-        if it is known to be a loss."""
-        self.parameter: Any = None
-        """A weak reference to a trained parameter of the model."""
-        self.without_optimizer: Any = None
-        """The number of optimizers when none of them trained the model."""
-
-    def has_parameter(self, parameter: Any) -> bool:
-        """Return whether `parameter` is the model's first trained parameter."""
-        return (
-            parameter is not None and self.parameter is not None and (self.parameter() is parameter)
-        )
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:
@@ -415,27 +382,6 @@ def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._compiled_call_impl(*args, **kwargs)
     else:
         return self._call_impl(*args, **kwargs)
-
-
-def _is_model(module: Any) -> bool:
-    try:
-        return next(iter(module.parameters()), None) is not None
-    except Exception as error:
-        record_error("torch", error)
-        return True  # no loss has such parameters
-
-
-def _is_metric(module: Any) -> bool:
-    """Return whether `module` is a metric of torchmetrics, which is not imported for this."""
-    return any(each.__module__.startswith("torchmetrics.") for each in type(module).__mro__)
-
-
-def _first_trained(module: Any) -> Any:
-    with contextlib.suppress(Exception):
-        for parameter in module.parameters():
-            if parameter.requires_grad and parameter.is_leaf:
-                return weakref.ref(parameter)
-    return None
 
 
 def _enclosing_forward(module: Any, base: type) -> Any:

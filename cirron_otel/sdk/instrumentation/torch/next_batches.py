@@ -66,6 +66,12 @@ class NextBatches:
         training.removes_gradients = is_step
         self.decide(training, adds=not is_step)
 
+    def fetch_begins(self, training: Pass, iteration: Iteration) -> None:
+        """Decide: the batch had no backward pass, and its gradients may have been removed."""
+        is_announced = self._tracker.accumulating is not None
+        is_step = not is_announced and self.is_updated(training)
+        self.decide(training, adds=not (is_step and self._is_divisible(training, iteration)))
+
     def _is_divisible(self, training: Pass, iteration: Iteration) -> bool:
         """Return whether no scope of the program is in the step after the undecided fetch."""
         at, scopes = training.undecided_from, iteration.step._collected

@@ -207,7 +207,9 @@ class Pass:
 
     def decide(self) -> None:
         """Decide that the pass is an evaluation, and finish its held phases."""
-        self.is_decided, self.unused = True, None
+        self.is_decided = True
+        if self.unused is not None and not self.unused.is_ahead:
+            self.unused = None
         held, self.held = self.held, []
         for phase in held:
             self.settle(phase)

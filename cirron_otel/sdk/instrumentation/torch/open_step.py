@@ -55,6 +55,10 @@ class OpenPasses(ABC):
         """Begin an evaluation over `iterator`."""
 
     @abstractmethod
+    def end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
+        """End the evaluation, if there is one, not before `at` (monotonic ns)."""
+
+    @abstractmethod
     def boundary(self, training: Pass, context: Any, current: Any) -> None:
         """Begin the next step, or micro step, at a fetch of the iterator that drives the steps."""
 

@@ -7,6 +7,7 @@ batches. The pass is then the generator, not the iterator.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Generator
 from types import GeneratorType
 from typing import Any
@@ -33,6 +34,8 @@ class OwnIteration:
 
     def _wrapped(self, original: Any) -> Any:
         trackers = self._trackers
+        if inspect.isgeneratorfunction(original):
+            return _generator_function(trackers, original)
 
         @functools.wraps(original)
         def __iter__(self: Any) -> Any:  # noqa: N807
@@ -41,16 +44,35 @@ class OwnIteration:
             except BaseException as error:
                 strip(error)
                 raise
-            try:
-                # A copy of the loader's class in another process has other trackers.
-                if type(batches) is not GeneratorType or type(trackers) is not Trackers:
-                    return batches
-                return _watched(trackers, batches, OwnPass(self))
-            except Exception as error:
-                record_error("torch", error)
+            if type(batches) is not GeneratorType:
                 return batches
+            return _watched_if_traced(trackers, batches, self)
 
         return __iter__
+
+
+def _generator_function(trackers: Trackers, original: Any) -> Any:
+    """Return the replacement of a generator function, which is one, too."""
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        try:
+            return (yield from _watched_if_traced(trackers, original(self), self))
+        except BaseException as error:
+            strip(error)
+            raise
+
+    return __iter__
+
+
+def _watched_if_traced(trackers: Trackers, batches: Any, loader: Any) -> Any:
+    try:
+        # A copy of the loader's class in another process has other trackers.
+        if type(trackers) is Trackers:
+            return _watched(trackers, batches, OwnPass(loader))
+    except Exception as error:
+        record_error("torch", error)
+    return batches
 
 
 def _watched(trackers: Trackers, batches: Any, own_pass: OwnPass) -> Generator[Any, Any, Any]:

@@ -5,32 +5,18 @@ docs/torch.md, "Passes" and "Steps", defines the rules.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from asyncio import _get_running_loop as running_loop
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...tracing.buffers import hooks
-from ...tracing.clock import now
 from ...tracing.phase import LOOP_KEY, STEPS, Step
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
-from ...tracing.unwinding import Place, keep, loop_left
 from ..iteration import carry_over, current_scope, opened_manually
-from .interleaved_fetches import InterleavedFetches
+from .ending_passes import EndingPasses
 from .kinds import BACKWARD, EPOCHS, GRAD, OPTIMIZER
-from .loaderless import LoaderlessSteps
-from .next_batches import NextBatches
-from .one_pass import Pass, begins_again, has_one_batch
-from .open_step import Numbers, OpenPasses
-from .pass_end import PassEnds, UnfinishedPass
+from .one_pass import Pass, begins_again, has_one_batch, reading_frame
 from .pending import UnusedBatches
-from .prefetching import Prefetching
-from .reclassification import Reclassifier
-from .steps import Steps
-
-if TYPE_CHECKING:
-    from .open_step import OpenStep
 
 _AHEAD = 64
 """Number of fetches after which an evaluation is decided even if no batch was used."""
@@ -40,22 +26,8 @@ _get = CONTEXT.get
 _set = CONTEXT.set
 
 
-class Passes(OpenPasses):
+class Passes(EndingPasses):
     """The passes of one thread, or of one asyncio task."""
-
-    def __init__(self, tracker: OpenStep, numbers: Numbers) -> None:
-        super().__init__(numbers)
-        self._tracker = tracker
-        self.steps = steps = Steps(tracker, self)
-        self.interleaved = InterleavedFetches(tracker, self, steps)
-        self.prefetching = Prefetching(tracker, self, steps)
-        self.pass_ends = PassEnds(tracker, self, steps)
-        self.loaderless = LoaderlessSteps(tracker, self, steps)
-        self.next_batches = NextBatches(tracker, self, steps)
-        self._reclassifier = Reclassifier(tracker, self, steps)
-        self._thread = threading.get_ident()
-        self.is_busy = False
-        """Whether a fetch is being arranged; then a freed iterator does not end its pass."""
 
     # --- fetching -------------------------------------------------------------------------------
 
@@ -110,7 +82,7 @@ class Passes(OpenPasses):
             and evaluation.iterator() is iterator
             and begins_again(evaluation, iterator)
         ):
-            self._end_evaluation()
+            self.end_evaluation()
             evaluation = None
         if evaluation is not None and evaluation.iterator() is iterator:
             evaluation.fetches += 1
@@ -127,7 +99,7 @@ class Passes(OpenPasses):
                 return
             training = self.training  # it was reclassified as a training pass
         if training is not None and training.iterator() is iterator:
-            self._end_evaluation()
+            self.end_evaluation()
             self.interleaved.goes_on(training)
             self.interleaved.returns(training)
             training.driver, training.is_simple = training.iterator, not training.restarts
@@ -153,7 +125,10 @@ class Passes(OpenPasses):
 
     def begin_training(self, iterator: Any) -> None:
         """Begin a training pass, and its first step."""
-        self._end_evaluation()  # the evaluation may be inside the epoch
+        self.end_evaluation()  # the evaluation may be inside the epoch
+        ended = self.training
+        if ended is not None and not ended.is_same_loader(iterator):
+            ended = None
         if self.training is not None and self.training.is_single:
             self.interleaved.discard_single_batch(self.training)
         self.end_training()
@@ -165,8 +140,12 @@ class Passes(OpenPasses):
         training.stepped = self._tracker.stepped
         training.settings = self._tracker.torch_state.configuration.settings_of(iterator)
         self._tracker.watches_gradients = True
-        training.is_only_batch = has_one_batch(iterator)
+        with self._tracker.torch_state.unseen():
+            training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
+        if ended is not None:  # both iterators may be read in turn from now on
+            training.remember(ended.iterator)
+            training.drivers = [ended.iterator]
         current: Any = context.get(SCOPE_KEY) or state.session
         if not opened_manually(current, EPOCHS):
             training.open("epoch", self.numbers.epochs, current)
@@ -179,7 +158,7 @@ class Passes(OpenPasses):
 
     def begin_evaluation(self, iterator: Any) -> None:
         """Begin an evaluation."""
-        self._end_evaluation()
+        self.end_evaluation()
         tracker = self._tracker
         training = self.training
         if training is not None and training.is_single:
@@ -197,33 +176,14 @@ class Passes(OpenPasses):
         )
         evaluation.stepped = tracker.stepped
         evaluation.is_firm = evaluation.is_decided = not tracker.torch_state.is_grad_enabled()
-        evaluation.unused = None if evaluation.is_firm else UnusedBatches()
+        is_plain = evaluation.is_firm and reading_frame() is None
+        evaluation.unused = None if is_plain else UnusedBatches()
         current = context.get(SCOPE_KEY) or state.session
         evaluation.open("eval", self.numbers.evaluations, current)
         self.numbers.evaluations += 1
         evaluation.fetches = 1
         self.evaluation = evaluation
         tracker.torch_state.poll_rank()
-
-    def iterator_gone(self) -> Any:
-        """Return the callback that is called when an iterator is freed, mostly after a `break`."""
-        reference = weakref.ref(self)
-
-        def iterator_gone(dead: Any) -> None:
-            passes = reference()
-            try:
-                if (
-                    passes is not None
-                    and threading.get_ident() == passes._thread
-                    and not passes.is_busy
-                    and not passes._tracker.inside
-                ):
-                    passes.end_dead(dead)
-            except Exception as error:
-                if passes is not None:
-                    passes._tracker.failed(error)
-
-        return iterator_gone
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -242,11 +202,11 @@ class Passes(OpenPasses):
             if self.training is not training:
                 return
         if iteration is not None and training.undecided_from is not None:
-            self.next_batches.decide(training, adds=True)
+            self.next_batches.fetch_begins(training, iteration)
             if tracker.accumulating is not None:  # also after a batch without a backward
                 iteration.waits_for_batch(tracker.accumulating)
         if (
-            iteration is not None
+            (iteration := tracker.iteration) is not None
             and iteration.accumulates
             and self.next_batches.is_updated(training)
         ):
@@ -276,12 +236,20 @@ class Passes(OpenPasses):
         if training is not None and training.over and self.prefetching.is_gone(training):
             self.end_training()
 
+    def upkeep_begins(self) -> None:
+        """End an exhausted evaluation, all of whose batches were used, ahead of other work."""
+        evaluation = self.evaluation
+        if evaluation is not None and evaluation.over and self.prefetching.is_done(evaluation):
+            self.end_evaluation()
+
     def called(self, module: Any, arguments: Any = None) -> None:
         """Handle a call to a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         if self.training is not None and self.training.over:
             self.begins_phase()
+        if self.evaluation is not None and self.evaluation.over and self._is_trainable(module):
+            self.end_evaluation()
         loader_pass = self.evaluation or self.training
         if (
             loader_pass is None
@@ -301,6 +269,8 @@ class Passes(OpenPasses):
             self.prefetching.use(
                 loader_pass, loader_pass.unused, arguments, is_trainable=is_trainable
             )
+        if self.evaluation is None and self.training is None:
+            return  # the use was after the last batch of an evaluation
         if not (loader_pass.is_decided and loader_pass.is_training):
             loader_pass.was_forward = True
             loader_pass.was_trainable = loader_pass.was_trainable or self._is_trainable(module)
@@ -317,6 +287,9 @@ class Passes(OpenPasses):
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         evaluation = self.evaluation
+        if evaluation is not None and evaluation.over and evaluation.is_decided:
+            self.end_evaluation()
+            evaluation = None
         if evaluation is not None:
             if self._may_be_evaluation(evaluation, kind):
                 self._note_backward(evaluation, kind)
@@ -355,153 +328,3 @@ class Passes(OpenPasses):
         if loader_pass.version is None:
             loader_pass.version = self._tracker.torch_state.version()
         loader_pass.was_backward = loader_pass.was_backward or kind == BACKWARD
-
-    # --- ending ---------------------------------------------------------------------------------
-
-    def exhausted(self, iterator: Any) -> None:
-        """End the pass of an exhausted iterator."""
-        training, evaluation = self.training, self.evaluation
-        if evaluation is not None and evaluation.iterator() is iterator:
-            if evaluation.fetches <= 1:
-                self.evaluation = None
-                evaluation.undo()
-                self.numbers.evaluations -= 1
-            else:
-                self._end_evaluation(at=now())
-        elif training is not None and training.iterator() is iterator:
-            if training.fetches <= 1:
-                self.training = None
-                training.undo()
-                self.uncount_epoch(training)
-            elif not self.prefetching.exhausted(training, at := now()):
-                self.end_training(at)
-        elif training is not None:
-            self.interleaved.exhausted(training, iterator, now())
-
-    def own_pass_ended(self, own_pass: Any) -> None:
-        """End the pass of a loader's generator, whose iterator may not be exhausted."""
-        for loader_pass in (self.evaluation, self.training):
-            if loader_pass is not None and loader_pass.iterator() is own_pass:
-                loader_pass.fetches += 1
-                self.exhausted(own_pass)
-                return
-        if self.training is not None and self.training.driver() is own_pass:
-            self.exhausted(own_pass)
-
-    def end_dead(self, dead: Any) -> None:
-        """End the pass of a freed iterator, whose loop was left by `break` or an exception."""
-        left = loop_left(2)
-        training, evaluation = self.training, self.evaluation
-        if evaluation is not None and evaluation.iterator is dead:
-            self._end_evaluation(left=left)
-        evaluation = self.evaluation
-        if training is None or training.iterator is not dead:
-            return
-        if (
-            training.first_batch is not None
-            and training.driver() is not None
-            and not training.first_batch.over
-        ):
-            self.interleaved.keep(training)
-        elif (
-            evaluation is None or not evaluation.is_within(training)
-        ) and not self.prefetching.is_awaited(training):
-            self.end_training(left=left)
-
-    def loop_begins(self) -> None:
-        """End the passes, because another framework determines the steps from now on."""
-        self._end_evaluation()
-        if self.training is not None and self.training.is_single:
-            self.interleaved.discard_single_batch(self.training)
-        self.end_all()
-        self._tracker.torch_state.poll_rank()
-
-    def end_all(self) -> None:
-        """End every pass, because the session ends."""
-        self._end_evaluation()
-        self.end_training()
-        self.pass_ends.settle()
-        self.loaderless.close()
-
-    def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
-        evaluation, self.evaluation = self.evaluation, None
-        if evaluation is None:
-            return
-        if not evaluation.was_forward and evaluation.fetches <= 1 and not evaluation.is_firm:
-            evaluation.undo()
-            self.numbers.evaluations -= 1
-        else:
-            if (
-                evaluation.was_backward
-                and not evaluation.is_decided
-                and self._reclassifier.is_trained(evaluation)
-            ):
-                self._reclassifier.turn_into_training(evaluation)
-                if self.training is evaluation:
-                    self.end_training(at, left)
-                    return
-                self.evaluation = None
-            if not evaluation.was_forward and not evaluation.is_firm:
-                self._reclassifier.turn_into_unused(evaluation)
-            evaluation.decide()
-            evaluation.close(at, self._tracker.torch_state.epoch_ended, left)
-            training = self.training
-            if training is not None and evaluation.is_within(training):
-                training.reached = max(training.reached, evaluation.reached, at)
-                if training.iterator() is None:
-                    self.end_training(left=left)
-
-    def end_training(self, at: int = 0, left: Place | None = None) -> None:
-        """End the training pass, if there is one, not before `at` (monotonic ns)."""
-        training, tracker = self.training, self._tracker
-        if training is None:
-            return
-        if training.first_batch is not None:
-            at = training.first_batch.over or at
-            self.interleaved.keep(training)
-        if training.other is not None:
-            self.interleaved.settle(training)
-        at = training.over or at
-        iteration = tracker.iteration
-        if (
-            not training.is_decided
-            and training.fetches <= 1
-            and not training.was_trainable
-            and iteration is not None
-            and not (training.is_only_batch and training.was_forward and training.stepped)
-        ):
-            # One batch was fetched, and nothing was trained on it.
-            self.training = None
-            tracker.closed()
-            iteration.dissolve(iteration.step._above)
-            training.undo()
-            self.uncount_epoch(training)
-            return
-        if not training.is_decided:
-            self._reclassifier.decide_training(training)
-            if self.evaluation is training:
-                self._end_evaluation(at, left)
-                return
-        if training.unused is not None and not training.unused.was_used:
-            self.prefetching.give_up(training)
-            self._reclassifier.turn_into_unused(training)
-        iteration = tracker.iteration
-        if iteration is not None and tracker.accumulating is not None:
-            iteration.waits_for_batch(tracker.accumulating)
-        self.next_batches.pass_ends(training)
-        iteration = tracker.iteration
-        tracker.gradients.forget()
-        self.training = None
-        if tracker.stepped != training.stepped:
-            tracker.torch_state.configuration.epoch_ended(training.settings, training.scope)
-        if iteration is not None and iteration.accumulates and not iteration.has_manual_step:
-            self.pass_ends.unfinished = UnfinishedPass(training, iteration, at)
-            if left is not None:
-                keep(iteration.step, left)
-                if training.scope is not None:
-                    keep(training.scope, left)
-            tracker.closed()
-            training.leave(iteration.step)
-            return
-        self.steps.close(training, left)
-        training.close(at, tracker.torch_state.epoch_ended, left)

@@ -139,11 +139,21 @@ class Prefetching:
             self._open(loader_pass)
 
     def _use_undecided(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
-        """Decide which batch is used, in a pass that may still turn out to be an evaluation."""
+        """Decide which batch is used, in a pass that is or may turn out to be an evaluation."""
         index = unused.find(arguments)
+        if loader_pass.over:
+            if index is None and not unused.is_current(arguments):
+                if not unused.batches:
+                    self._passes.end_evaluation()
+                    return
+                index = 0
+            if index is not None:
+                unused.take(index)
+            return
         alive = [index for index, batch in enumerate(unused.batches) if batch.is_alive]
         if unused.used or len(alive) <= 1:
-            loader_pass.unused = None
+            if not unused.is_ahead:
+                loader_pass.unused = None
             return
         unused.used = unused.was_used = unused.is_ahead = True
         unused.take(alive[0] if index is None else index)
@@ -224,6 +234,11 @@ class Prefetching:
             loader_pass.over = loader_pass.over or at
         return bool(unused.batches)
 
+    def is_used_later(self, evaluation: Pass, at: int) -> bool:
+        """Return whether an evaluation, which has used a batch, continues after its iterator."""
+        unused = evaluation.unused
+        return unused is not None and unused.was_used and self.exhausted(evaluation, at)
+
     def is_gone(self, loader_pass: Pass) -> bool:
         """Return whether no batch of an exhausted pass was used, and none is left."""
         unused = loader_pass.unused
@@ -231,6 +246,11 @@ class Prefetching:
             return False
         unused.batches = [batch for batch in unused.batches if batch.is_alive]
         return not unused.batches
+
+    def is_done(self, evaluation: Pass) -> bool:
+        """Return whether all batches of an exhausted evaluation were used."""
+        unused = evaluation.unused
+        return unused is None or not any(batch.is_alive for batch in unused.batches)
 
     def is_awaited(self, loader_pass: Pass) -> bool:
         """Return whether a pass with a freed iterator has a batch that is unused or in use."""

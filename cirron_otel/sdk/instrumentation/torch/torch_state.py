@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
@@ -19,6 +20,9 @@ class TorchState:
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
         """Returns the id of the backward pass that runs in the calling thread; -1 if none does."""
+        self.unseen: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
+        """Returns a context in which no TorchFunctionMode of the program sees which properties of
+        tensors are read. (`snapshots.unseen` also hides operations.)"""
         self.is_over = False
         """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
@@ -141,7 +145,10 @@ class TorchState:
     def version(self) -> int | None:
         """Return how often a trained parameter was changed; None if no such parameter is known."""
         parameter = None if self.parameter is None else self.parameter()
-        return None if parameter is None else int(parameter._version)
+        if parameter is None:
+            return None
+        with self.unseen():
+            return int(parameter._version)
 
 
 class TrainedModels:

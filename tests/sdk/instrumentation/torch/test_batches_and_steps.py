@@ -5,6 +5,7 @@ They are no rows of the comparison with other tools in docs/torch-conformance.md
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -639,6 +640,71 @@ def updates_of_data_after_zero_grad(ci: Any) -> Any:
 @loop("""
 cirron.session
   epoch[0]
+    step[0-1]
+      data_load
+      forward
+      loss
+      backward
+    step[2]
+      data_load
+      forward
+      loss
+    step[3-4]
+      data_load
+      forward
+      loss
+      backward
+""")
+def updates_of_data_and_a_batch_without_backward(ci: Any) -> Any:
+    """Gradients are set to zero through `.data` after the update; one batch is skipped."""
+    training = Training()
+    for number, batch in enumerate(parts.loader(10)):
+        if number == 2:
+            training.losses.append(training.loss(batch).item())
+            continue
+        training.backward(batch)
+        _update_data(training.model)
+        for each in training.model.parameters():
+            each.grad.data.zero_()
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-1]
+      data_load
+      forward
+      loss
+      backward
+    step[2]
+      data_load
+      forward
+      loss
+    step[3-4]
+      data_load
+      forward
+      loss
+      backward
+""")
+def zeros_before_a_batch_without_backward(ci: Any) -> Any:
+    """Gradients are set to zero through `.data` at the start of an iteration."""
+    training = Training()
+    for number, batch in enumerate(parts.loader(10)):
+        for each in training.model.parameters():
+            if each.grad is not None:
+                each.grad.data.zero_()
+        if number == 2:
+            training.losses.append(training.loss(batch).item())
+            continue
+        training.backward(batch)
+        _update_data(training.model)
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
     step[0]
       micro_step[0-1]
         data_load
@@ -1052,6 +1118,172 @@ def two_optimizers_with_a_loader_each(ci: Any) -> Any:
             first.step(next(one))
             second.step(next(other))
     return first.losses, second.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  epoch[1]
+    step[0-4]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+""")
+def two_iterators_over_one_data_set(ci: Any) -> Any:
+    """Both iterators are read in turn: from the second one on, they share an epoch."""
+    training = Training()
+    data = parts.points(6)
+    one, other = iter(DataLoader(data, 2)), iter(DataLoader(data, 2))
+    for _ in range(3):
+        training.step(next(one))
+        training.step(next(other))
+    return training.losses
+
+
+# --- evaluations through a generator that fetches ahead -------------------------------------------
+
+EVALUATED_AHEAD = """
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load x3
+    forward
+    loss
+    data_load
+    forward
+    loss
+    forward
+    loss
+    forward
+    loss
+  checkpoint_save
+  epoch[1]
+    step[0-2]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[1]
+    data_load x3
+    forward
+    loss
+    data_load
+    forward
+    loss
+    forward
+    loss
+    forward
+    loss
+  checkpoint_save
+"""
+
+
+def two_ahead(loader: Any) -> Iterator[Any]:
+    """Its batches, two of them fetched ahead."""
+    ready: list[Any] = []
+    for batch in loader:
+        ready.append(batch)
+        if len(ready) > 2:
+            yield ready.pop(0)
+    yield from ready
+
+
+def _validate_ahead(training: Training, validation: Any) -> None:
+    training.model.eval()
+    training.evaluate(two_ahead(validation))
+    training.model.train()
+    torch.save(training.model.state_dict(), io.BytesIO())
+
+
+@loop(EVALUATED_AHEAD)
+def evaluation_ahead_without_gradients(ci: Any) -> Any:
+    """The last batches are used after the iterator is exhausted; a checkpoint follows."""
+    training = Training()
+    for _ in range(2):
+        for batch in parts.loader():
+            training.step(batch)
+        with torch.no_grad():
+            _validate_ahead(training, parts.loader(8))
+    return training.losses
+
+
+@loop(EVALUATED_AHEAD)
+def evaluation_ahead_with_gradients(ci: Any) -> Any:
+    """The same with gradients on, and the model in evaluation mode."""
+    training = Training()
+    for _ in range(2):
+        for batch in parts.loader():
+            training.step(batch)
+        _validate_ahead(training, parts.loader(8))
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+    eval[0]
+      data_load x3
+      forward
+      loss
+      forward
+      loss
+      forward
+      loss
+    step[1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+    eval[1]
+      data_load x3
+      forward
+      loss
+      forward
+      loss
+      forward
+      loss
+  eval[2]
+    forward
+""")
+def evaluation_ahead_within_an_epoch(ci: Any) -> Any:
+    """An evaluation after each step; a forward after the last one is another evaluation."""
+    training = Training()
+    for batch in parts.loader(4):
+        training.step(batch)
+        training.model.eval()
+        with torch.no_grad():
+            training.evaluate(two_ahead(parts.loader()))
+        training.model.train()
+    with torch.no_grad():
+        return training.losses, training.model.eval()(torch.ones(3, parts.INPUTS)).tolist()
 
 
 # --- classes that are defined after the hooks are installed ---------------------------------------

@@ -16,7 +16,7 @@ from tests.kit.sessions.processes import ROOT, environment
 from .programs.with_and_without import USES
 
 PROGRAM = "tests.sdk.instrumentation.torch.programs.with_and_without"
-COMPILED = ("compile_breaks", "compile_step")
+COMPILED = ("compile_breaks", "compile_step", "compile_optimizer")
 
 pytestmark = pytest.mark.xdist_group("torch with and without")
 

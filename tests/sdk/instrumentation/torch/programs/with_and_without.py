@@ -9,17 +9,22 @@ import contextlib
 import copy
 import gc
 import hashlib
+import inspect
 import io
 import json
+import pickle
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -357,6 +362,114 @@ def profiler_with_stack() -> Any:
         train(model)
     counts = {each.key: each.count for each in profiled.key_averages()}
     return digest(model), dict(sorted(counts.items()))
+
+
+class SeenFunctions(TorchFunctionMode):
+    """Counts the functions and the properties of tensors that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        owner = getattr(func, "__self__", None)
+        self.counts[f"{getattr(owner, '__name__', '')} {func.__name__}"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class SeenOperations(TorchDispatchMode):
+    """Counts the operations that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@use
+def modes() -> Any:
+    found = []
+    for mode in (SeenFunctions(), SeenOperations()):
+        model, criterion = Net(), nn.MSELoss()
+        with mode:
+            for number, (x, y) in enumerate(batches()):
+                criterion(model(x), y).backward()
+                with torch.no_grad():
+                    for each in model.parameters():
+                        each.sub_(each.grad, alpha=0.1)
+                        if number % 2:
+                            each.grad.zero_()
+                        else:
+                            each.grad = None
+            train(model)
+        found.append(sorted(mode.counts.items()))
+    return found
+
+
+class Counted(DataLoader[Any]):
+    """A loader whose `__iter__` is a generator function."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            yield number, *batch
+
+
+class Halved(nn.Module):
+    """A transform that does not call the constructor of `nn.Module`."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
+@use
+def generator_function() -> Any:
+    loader = Counted(TensorDataset(torch.linspace(-1, 1, 32).reshape(8, 4)), 2)
+    model, halved = Net(), Halved()
+    found = [model(halved(x)).sum().item() + number for number, x in loader]
+    functions = Counted.__iter__, loader.__iter__
+    return found, [inspect.isgeneratorfunction(each) for each in functions]
+
+
+@use
+def step_of_an_optimizer() -> Any:
+    model = Net()
+    optimizer = train(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.step()
+    scheduler.step()
+    copied = copy.deepcopy(optimizer)
+    copied.step()
+    pickled = pickle.loads(pickle.dumps(optimizer))
+    steps = torch.optim.AdamW.step, optimizer.step, copied.step, pickled.step
+    return (
+        digest(model), [str(inspect.signature(each)) for each in steps],
+        [each.__qualname__ for each in steps], [each.hooked for each in steps],
+        hasattr(optimizer.step, "_wrapped_by_lr_sched"),
+        pickle.loads(pickle.dumps(torch.optim.AdamW)) is torch.optim.AdamW,
+    )  # fmt: skip
+
+
+@use
+def compile_optimizer() -> Any:
+    def work(backend: Any) -> str:
+        model = Net()
+        optimizer = train(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        step = torch.compile(optimizer.step, backend=backend)
+        for x, y in batches():
+            nn.functional.mse_loss(model(x), y).backward()
+            step()
+            scheduler.step()
+            optimizer.zero_grad()
+        return digest(model)
+
+    return compilations(work)
 
 
 def results() -> dict[str, Any]:

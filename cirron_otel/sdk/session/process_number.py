@@ -1,0 +1,68 @@
+"""The rank of a process that neither a launcher nor a framework has given one.
+
+The processes of a run that train at the same time need different ranks, so that reports do not add
+them up. A process of `multiprocessing` takes its place among the processes that its parent has
+started, from 0: the index of `torch.multiprocessing.spawn`. Any other process takes 0. If another
+process of the run that writes to the same spool has this number, it takes the next free one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import count
+from multiprocessing.process import current_process, parent_process
+from typing import Final
+
+from ...core.spool.lease import Lease, claim
+from ...core.spool.paths import SpoolPaths
+from .errors import record_error
+
+JOB_PROCESS: Final = "CIRRON_OTEL_JOB_PID"
+"""The variable with the id of the `cirron-otel run` process, which it sets for its job."""
+
+
+class ProcessNumber:
+    """The number of this process in its run, which it keeps until it ends."""
+
+    def __init__(self, paths: SpoolPaths, run_id: str) -> None:
+        """Take no number yet."""
+        self._paths, self._run_id = paths, run_id
+        self._lease: Lease | None = None
+        self._is_taken = False
+
+    def take(self) -> int | None:
+        """Take a number and return it; None at later calls. Raises nothing: it is 0 then."""
+        if self._is_taken:
+            return None
+        self._is_taken = True
+        try:
+            for number in count(preferred_number()):
+                self._lease = claim(self._paths, f"rank {self._run_id} {number}")
+                if self._lease is not None:
+                    return number
+        except Exception as error:
+            record_error("rank", error)
+        return 0
+
+    def release(self) -> None:
+        """Leave the number to another process."""
+        if self._lease is not None:
+            self._lease.release()
+
+    def abandon(self) -> None:
+        """In a forked child: the number belongs to the parent."""
+        if self._lease is not None:
+            self._lease.abandon()
+
+
+def is_started_below_job(environ: Mapping[str, str]) -> bool:
+    """Return whether a process of a job has started this one, without `multiprocessing`."""
+    job = environ.get(JOB_PROCESS, "")
+    return job not in ("", str(os.getppid())) and parent_process() is None
+
+
+def preferred_number() -> int:
+    """Return the place of this process among those that its parent has started; 0 for others."""
+    identity = getattr(current_process(), "_identity", ())
+    return max(identity[-1] - 1, 0) if identity and parent_process() is not None else 0
