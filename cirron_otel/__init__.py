@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from ._version import __version__ as __version__
 
@@ -19,6 +18,7 @@ except ImportError as error:
         " On Windows, use WSL"
     ) from error
 
+TYPE_CHECKING = False  # importing typing would be most of the time of importing this module
 if TYPE_CHECKING:
     from .sdk.instrumentation.sklearn.wrapping import wrap
     from .sdk.session.api import (
@@ -67,7 +67,7 @@ _OF_CIRRON_SDK = frozenset({
 
 if not TYPE_CHECKING:  # a type checker would accept every name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in __all__:
             missing = f"module {__name__!r} has no attribute {name!r}"
             if name in _OF_CIRRON_SDK:

@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import TargetError
@@ -32,6 +32,27 @@ each second."""
 _SECOND_LOOK_S = 5.0
 """How long to wait for a message after that, seconds: this process may itself have been stopped."""
 _LINE_BYTES = 1 << 20
+
+
+_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.path[:] = sys.argv[1:]
+from cirron_otel.collector.service.worker import main
+main()
+"""
+"""The receiving process decides when this one ends. A service manager sends SIGTERM to both,
+perhaps while this one imports its modules."""
+
+
+def command(path: Sequence[str]) -> list[str]:
+    """Return the command that starts the second process with an import path.
+
+    It must import the same modules as this process, and not those of the working directory or
+    another installation.
+    """
+    return [sys.executable, "-P", "-c", _PROGRAM, *path]
 
 
 class _SilentError(Exception):
@@ -179,15 +200,8 @@ class Translator:
         return "the translation has died"
 
     async def _run(self) -> None:
-        # Pass the import path: the new process must import the same modules as this one, and not
-        # those of the working directory or another installation.
-        program = (
-            "import sys; sys.path[:] = sys.argv[1:];"
-            " from cirron_otel.collector.service.worker import main; main()"
-        )
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-c", program, *sys.path,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *command(sys.path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES, start_new_session=True, env={**memory.KEPT, **os.environ},
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..._version import __version__
@@ -302,13 +302,42 @@ async def run(
     `announce` is called with the addresses once all receivers listen. `read` rereads the
     configuration on SIGHUP. `logs` are the logs of this process. Raises UsageError, TargetError.
     """
+    end_requested, hung_up = asyncio.Event(), asyncio.Event()
+    with _signals({
+        signal.SIGTERM: end_requested, signal.SIGINT: end_requested, signal.SIGHUP: hung_up,
+    }):  # fmt: skip
+        return await _run(CollectorService(options), announce, read, logs, end_requested, hung_up)
+
+
+@contextlib.contextmanager
+def _signals(events: dict[signal.Signals, asyncio.Event]) -> Iterator[None]:
+    """Set the event of each signal that arrives within the block; ignore these signals after it.
+
+    The exit code is determined then. The event loop's own handlers would be removed when the loop
+    is closed, and another signal would end the process with a code of its own.
+    """
     loop = asyncio.get_running_loop()
-    end_requested = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end_requested.set)
-    hung_up = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-    collector = CollectorService(options)
+
+    def receive(number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(events[signal.Signals(number)].set)
+
+    for number in events:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number in events:
+            signal.signal(number, signal.SIG_IGN)
+
+
+async def _run(
+    collector: CollectorService,
+    announce: Callable[[dict[str, str]], None],
+    read: Callable[[], Loaded],
+    logs: Logging,
+    end_requested: asyncio.Event,
+    hung_up: asyncio.Event,
+) -> int:
     if not await _started(collector, end_requested):
         return 1 if collector.has_taken else 0
     announce(collector.addresses)

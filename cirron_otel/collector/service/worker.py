@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -375,8 +374,6 @@ def listen(worker: Worker, source: BinaryIO) -> None:
 
 def main() -> None:
     """Run the second process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the receiving process decides when to end
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source = sys.stdin.buffer
     options: CollectorOptions = pickle.load(source)  # noqa: S301 - our parent wrote it
     with Logging(options.logs, secrets_of(options)) as logs:

@@ -1,7 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: both end the work cleanly, so that no partial file is left.
-
-The module imports little, because `is_service` is called before the other imports.
-"""
+"""Handling of Ctrl-C and SIGTERM: both end the work cleanly, so that no partial file is left."""
 
 from __future__ import annotations
 
@@ -9,18 +6,20 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
+
+from . import starting
 
 _BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def terminating(arguments: Sequence[str]) -> Iterator[None]:
+def terminating(arguments: list[str]) -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt within the block, as Ctrl-C does.
 
-    If `arguments` start a collector, SIGTERM ends the process at once (see `end_at_once`).
+    If `arguments` start a collector, SIGTERM ends the process at once, until it listens.
     """
     owner = os.getpid()
 
@@ -30,26 +29,9 @@ def terminating(arguments: Sequence[str]) -> Iterator[None]:
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt
 
-    with _handling((signal.SIGTERM,), _end if is_service(arguments) else interrupt):
+    is_service = starting.is_service(arguments)
+    with _handling((signal.SIGTERM,), starting.end if is_service else interrupt):
         yield
-
-
-def is_service(arguments: Sequence[str]) -> bool:
-    """Return whether the command line (without the program) starts a collector that serves."""
-    is_query = any(each.startswith(("--check", "--print", "--help")) for each in arguments)
-    return arguments[:1] == ["collector"] and not is_query and "-h" not in arguments
-
-
-def end_at_once() -> None:
-    """Let SIGTERM end this process with exit code 0, until another handler is set.
-
-    It is for a collector that has not begun to listen: there is nothing to store or to close.
-    """
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    os._exit(0)
 
 
 @contextlib.contextmanager
@@ -75,4 +57,6 @@ def _handling(numbers: tuple[signal.Signals, ...], handler: Any) -> Iterator[Non
         yield
     finally:
         for number, old in before:
-            signal.signal(number, old)
+            # A collector that has run ignores further signals: its exit code is determined.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, old)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.service.second_process import command
 from tests.kit.backends.process import free_endpoints
 from tests.kit.servers.away import until
 from tests.kit.servers.serving import PROGRAM, Serving, serving, spans_of
@@ -34,6 +37,9 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
     "module",
     [
+        "contextlib",
+        "typing",
+        "threading",
         "click",
         "cirron_otel.tools.cli.doctor",
         "cirron_otel.collector.service.config_file",
@@ -50,6 +56,37 @@ def test_sigterm_during_the_start_ends_it_with_exit_code_0(module: str, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert (done.returncode, done.stdout) == (0, "")
     assert all(line.startswith("{") for line in done.stderr.splitlines()), done.stderr
+
+
+def test_sigterm_while_the_second_process_imports_its_modules_is_ignored(tmp_path: Path) -> None:
+    """A service manager may send it to all processes of the service."""
+    worker = tmp_path / "cirron_otel" / "collector" / "service" / "worker.py"
+    worker.parent.mkdir(parents=True)
+    for folder in list(worker.parents)[:3]:
+        (folder / "__init__.py").touch()
+    worker.write_text(
+        "import os, signal\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "def main(): print('runs')\n"
+    )
+    done = subprocess.run(command([str(tmp_path), *sys.path]), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"runs\n"), done.stderr
+
+
+def test_signals_after_the_first_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """They arrive until the process is gone, also while its event loop is closed."""
+    config = tmp_path / "c.yaml"
+    (endpoint,) = free_endpoints(1)
+    exporter = f"{{type: otlp, protocol: grpc, endpoint: 'http://{endpoint}'}}"
+    config.write_text(f"exporters: [{exporter}]\ndrain_s: 0.001\n")
+    with serving(tmp_path / "data", "--config", str(config), program=PROGRAM) as here:
+        assert take(here, "one") == 200
+        numbers = itertools.cycle((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        while here.process.poll() is None:
+            here.process.send_signal(next(numbers))
+            time.sleep(0.001)
+        assert here.process.returncode in (1, 7)
 
 
 def test_sigterm_during_a_check_ends_it_with_exit_code_130(tmp_path: Path) -> None:

@@ -25,7 +25,14 @@ from .kinds import (
     UPKEEP,
     ZERO_GRAD,
 )
-from .waiting_phases import WaitingPhase, groups, has_backward, unused_count, watch_graph
+from .waiting_phases import (
+    WaitingPhase,
+    earlier_count,
+    groups,
+    has_backward,
+    unused_count,
+    watch_graph,
+)
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep
@@ -129,7 +136,8 @@ class LoaderlessSteps:
             self._changes.clear()
         if not kind & (BACKWARD | UPKEEP) and self._have_weights_changed():
             self._weights_changed()
-        waiting = WaitingPhase(phase, kind, graph, evaluates=kind == FORWARD and self.evaluates)
+        made, evaluates = tracker.torch_state.optimizers_made, kind == FORWARD and self.evaluates
+        waiting = WaitingPhase(phase, kind, graph, made, evaluates=evaluates)
         if kind == BACKWARD:
             self.gradients.backward_ended()
             waiting.accumulates = self.gradients.accumulates_gradients
@@ -167,6 +175,11 @@ class LoaderlessSteps:
             self.release()
             return None
         waiting = self._waiting
+        number = tracker.torch_state.number_of(optimizer)
+        if waiting and waiting[0].made < number and (count := earlier_count(waiting, number)):
+            self._waiting = waiting[:count]
+            self.release()
+            self._waiting = waiting = waiting[count:]
         parent_scope: Any = waiting[0].phase._above if waiting else current_scope(_get())
         if _is_in_step(parent_scope, itself=True):
             self.release()
@@ -269,7 +282,9 @@ class LoaderlessSteps:
         if not (self.evaluates if kind == FORWARD else self.evaluation):
             return False
         if self._waiting:
-            if has_backward(self._waiting) and not self._is_manual and not self._changes:
+            is_new = self._waiting[-1].made < self._tracker.torch_state.optimizers_made
+            is_update = self._is_manual or self._changes or is_new
+            if has_backward(self._waiting) and not is_update:
                 return False  # between two backward passes whose gradients add up
             self.release()
         return self._put_in_evaluation(phase)

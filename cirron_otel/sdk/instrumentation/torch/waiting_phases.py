@@ -18,10 +18,12 @@ _KEY = "cirron_otel"
 class WaitingPhase:
     """A phase that waits for an optimizer step."""
 
-    __slots__ = ("accumulates", "evaluates", "graph", "kind", "phase")
+    __slots__ = ("accumulates", "evaluates", "graph", "kind", "made", "phase")
 
-    def __init__(self, phase: Phase, kind: int, graph: Any, *, evaluates: bool) -> None:
+    def __init__(self, phase: Phase, kind: int, graph: Any, made: int, *, evaluates: bool) -> None:
         self.phase, self.kind = phase, kind
+        self.made = made
+        """The number of optimizers that were constructed before the phase ended."""
         self.graph = graph
         """A weak reference that is dead once a forward's graph is freed; None if unknown."""
         self.evaluates = evaluates
@@ -75,6 +77,19 @@ def unused_count(waiting: list[WaitingPhase]) -> int:
         ):
             count = index + 1
     return count
+
+
+def earlier_count(waiting: list[WaitingPhase], number: int) -> int:
+    """Return the number of the first phases that do not belong to a step of optimizer `number`.
+
+    They contain a backward pass, ended before the optimizer was constructed, and the first backward
+    pass after that adds nothing to their gradients.
+    """
+    count = sum(each.made < number for each in waiting)
+    later = (each for each in waiting[count:] if each.kind == BACKWARD)
+    first = next(later, None)
+    is_apart = first is not None and not first.accumulates and has_backward(waiting[:count])
+    return count if is_apart else 0
 
 
 def has_backward(waiting: list[WaitingPhase]) -> bool:

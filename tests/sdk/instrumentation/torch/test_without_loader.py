@@ -104,6 +104,62 @@ def no_loader_maml(ci: Any) -> Any:
     return losses
 
 
+@loop("""
+cirron.session
+  forward
+  backward
+  step[0-1]
+    forward
+    backward
+    optimizer_step
+""")
+def no_loader_backward_before_the_optimizer_without_evaluation(ci: Any) -> Any:
+    """A backward before the optimizer is constructed; the first step removes its gradients."""
+    torch.manual_seed(0)
+    model, data = Critic(), torch.randn(4, 4)
+    model(data).mean().backward()
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@loop("""
+cirron.session
+  step[0]
+    micro_step[0-1]
+      forward
+      backward
+    optimizer_step
+  step[1-2]
+    forward
+    backward
+    optimizer_step
+""")
+def no_loader_optimizer_in_the_step(ci: Any) -> Any:
+    """An optimizer is constructed between two backwards that add up, then one before each step."""
+    torch.manual_seed(0)
+    model, data = Critic(), torch.randn(4, 4)
+    model(data).mean().backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(data).square().mean().backward()
+    optimizer.step()
+    losses = []
+    for _ in range(2):
+        model.zero_grad()
+        out = model(data)
+        loss = out.square().mean()
+        loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        losses.append(loss.item())
+    return losses
+
+
 def _perturbed(model: nn.Module, by: float) -> None:
     with torch.no_grad():
         for parameter in model.parameters():

@@ -155,3 +155,42 @@ def estimates_between(ci: Any) -> Any:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return losses
+
+
+@loop("""
+cirron.session
+  forward
+  backward
+  eval[0]
+    forward x2
+  step[0-1]
+    micro_step[0-1]
+      forward
+      backward
+    optimizer_step
+  eval[1]
+    forward x2
+  step[2]
+    micro_step[0-1]
+      forward
+      backward
+    optimizer_step
+""")
+def reference_gradients_first(ci: Any) -> Any:
+    """As in llm.c: reference gradients are computed before the optimizer is constructed."""
+    torch.manual_seed(0)
+    model, data = Critic(), torch.randn(4, 4)
+    model(data).mean().backward()
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for step in range(3):
+        if step in {0, 2}:
+            model.eval()
+            with torch.no_grad():
+                losses += [model(data).mean().item() for _ in range(2)]
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        for half in data.split(2):
+            model(half).square().mean().backward()
+        optimizer.step()
+    return losses
