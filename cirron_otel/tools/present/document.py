@@ -105,7 +105,9 @@ class Document:
     @property
     def scope_names(self) -> set[str]:
         """The recorded names of the phases and the scopes, which findings may have."""
-        found = {"epoch", *(each.name for each in (*self.phases, *self.scopes))}
+        found = (
+            {"epoch"} | {each.name for each in self.phases} | {each.name for each in self.scopes}
+        )
         if self.units is not None:
             found.add(self.units.name)
         if self.ledger is not None:
