@@ -43,6 +43,8 @@ _MOST_S: Final = 60
 """The CPU time after which a check fails, because it may not end; for a group, also this for each
 `_OF_LIMIT` recordings."""
 _OF_LIMIT: Final = 50
+_MOST_FAILURES: Final = 20
+"""The number of failures from which groups are not divided any more."""
 _SHOWN: Final = 500
 _LONGEST: Final = 1500
 
@@ -169,12 +171,12 @@ class Checks:
         for name, error in errors.items():
             if error is None:
                 self.counts[name] += len(some)
-            elif len(some) > 1:
+            elif len(some) > 1 and len(self.failures) < _MOST_FAILURES:
                 self._check_halves(some, name, engines[name], error)
             elif isinstance(error, NeedsPythonError):
                 self.counts[f"left to Python by {name}"] += 1
             else:
-                self._fail(f"{name}: seed {some[0][0]}", error)
+                self._fail(f"{name}: seeds {[seed for seed, _ in some]}", error)
 
     def _check_halves(
         self, some: Sequence[Numbered], name: str, engine: Reader, error: Exception

@@ -52,7 +52,10 @@ class Reader(Protocol):
         """Start to read tables."""
 
     def documents(self) -> dict[str, Any]:
-        """Return the documents of these tables. Raises the errors of the engine, and ReadError."""
+        """Return the documents of these tables. Raises the errors of the engine, and ReadError.
+
+        Raises SystemExit if the engine has ended.
+        """
 
 
 class InProcess:
@@ -102,7 +105,7 @@ class InChild:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ReadError(f"the process has ended: {self._process.wait()}")
+            raise SystemExit(f"{self._process.args} has ended: {self._process.wait()}")
         found: dict[str, Any] = json.loads(line)
         if "needs_python" in found:
             raise NeedsPythonError(found["needs_python"])
