@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cirron_otel.core.analysis.breakdown import STEP, Breakdown, PhaseFigures, warm_up_of
+from cirron_otel.core.analysis.breakdown import Breakdown, PhaseFigures
 
 
 @dataclass(slots=True)
@@ -53,20 +53,15 @@ class TimedBreakdown(Breakdown):
     steps: Any
     phases: Any
     unattributed: Any
-    warm_up: Any
-    steady: Any
 
     def __init__(
         self, steps: PhaseTimes, phases: Sequence[PhaseTimes], unattributed: PhaseTimes
     ) -> None:
-        """Use the durations as they are at the time: later ones do not change the warm-up."""
         self.steps, self.phases, self.unattributed = steps, list(phases), unattributed
-        self.warm_up = warm_up_of(steps.figures(), steps.durations)
-        self.steady = PhaseTimes(STEP, steps.durations[self.warm_up :])
 
     def figures(self) -> Breakdown:
         """Return the breakdown without the durations."""
         return Breakdown(
             self.steps.figures(), [each.figures() for each in self.phases],
-            self.unattributed.figures(), self.warm_up, self.steady.figures(),
+            self.unattributed.figures(),
         )  # fmt: skip

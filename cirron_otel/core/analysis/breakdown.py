@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ...semconv import MICRO_STEP
 
@@ -15,25 +14,7 @@ UNATTRIBUTED = "unattributed"
 OPTIMIZER_STEP = "optimizer_step"
 FORWARD = "forward"
 
-Component = Literal["input", "h2d", "forward", "backward", "optimizer"]
-COMPONENTS: Final[dict[str, Component]] = {
-    "data_load": "input", "h2d": "h2d", "forward": "forward", "loss": "forward",
-    "train_step": "forward", "backward": "backward", "recompute": "backward",
-    OPTIMIZER_STEP: "optimizer", "zero_grad": "optimizer", "clip_grad": "optimizer",
-    "scheduler_step": "optimizer",
-}  # fmt: skip
-"""The part of a step to which each phase belongs; the loss counts as forward."""
-COLLECTIVES: Final = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "reduce",
-    "gather", "scatter", "send", "recv", "collective",
-)  # fmt: skip
-"""The beginnings of the names of operations in which ranks wait for each other."""
-
 CHECKPOINT: Final = "checkpoint"
-_FEW = 4
-"""The minimum number of steps for a warm-up to be detected."""
-MOST_WARM_UP: Final = 50
-"""The maximum number of warm-up steps."""
 PHASES: Final = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
     "scheduler_step", "collective",
@@ -53,11 +34,6 @@ def is_phase(name: str | None) -> bool:
 def is_checkpoint(name: str | None) -> bool:
     """Return whether a scope saves or loads a checkpoint."""
     return name is not None and CHECKPOINT in name.lower()
-
-
-def is_collective(name: str) -> bool:
-    """Return whether a scope is an operation in which ranks wait for each other."""
-    return name.startswith(COLLECTIVES)
 
 
 def holds_phases(name: str | None) -> bool:
@@ -141,25 +117,16 @@ class Breakdown:
     phases: list[PhaseFigures]
     """In the order of their first occurrence."""
     unattributed: PhaseFigures
-    warm_up: int
-    """The number of warm-up steps: the leading steps that take more than twice the median."""
-    steady: PhaseFigures
-    """The steps after the warm-up."""
 
     @classmethod
     def empty(cls) -> Breakdown:
         """Return the breakdown of no steps."""
-        return cls(PhaseFigures(STEP), [], PhaseFigures(UNATTRIBUTED), 0, PhaseFigures(STEP))
+        return cls(PhaseFigures(STEP), [], PhaseFigures(UNATTRIBUTED))
 
     def to_json(self) -> dict[str, Any]:
-        """Return steps, warm-up, phases and unattributed time, with their shares of the total."""
+        """Return steps, phases and unattributed time, with their shares of the total."""
         return {
             "steps": self._row(self.steps),
-            "warm_up": {
-                "times": self.warm_up,
-                "total_ns": self.steps.total_ns - self.steady.total_ns,
-            },
-            "steady": self._row(self.steady),
             "phases": [{"name": each.name, **self._row(each)} for each in self.phases],
             "unattributed": self._row(self.unattributed),
         }
@@ -170,13 +137,3 @@ class Breakdown:
     def share(self, phase: PhaseFigures) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
-
-
-def warm_up_of(steps: PhaseFigures, first: Sequence[int]) -> int:
-    """Return the number of warm-up steps. `first` has at least the durations of the first 50."""
-    if steps.times < _FEW:
-        return 0
-    limit = 2 * steps.median_ns
-    max_count = min(steps.times // 4, MOST_WARM_UP)
-    slow = itertools.takewhile(lambda ns: ns > limit, first[:max_count])
-    return sum(1 for _ in slow)

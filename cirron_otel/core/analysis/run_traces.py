@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ..records.verbatim import record_at, span_records
@@ -13,8 +13,8 @@ from ..spool.reader import BatchFile
 class BatchLookup(Protocol):
     """Finds batches by the names of their files, like a SpoolReader."""
 
-    def read(self, name: str, *, check: bool = True) -> BatchFile | None:
-        """Return a batch; None if there is none that can be read."""
+    def read_all(self, names: Iterable[str]) -> Iterator[BatchFile]:
+        """Yield the batches that can be read, in any order."""
 
 
 def records_at(
@@ -24,16 +24,20 @@ def records_at(
 
     Those whose file was removed are left out.
     """
-    places_by_name: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for span_id, name, position in places:
-        places_by_name[name].append((span_id, position))
-    spans: dict[str, dict[str, Any]] = {}
-    for name, in_batch in places_by_name.items():
-        batch = reader.read(name, check=False)
-        if batch is not None:
-            records = span_records(batch.data)
-            for span_id, position in in_batch:
-                record = record_at(records, position)
-                if record is not None and record.get("id") == span_id:
-                    spans[span_id] = record
-    return spans
+    ordered = list(places)
+    positions: dict[str, list[int]] = defaultdict(list)
+    for _, name, position in ordered:
+        positions[name].append(position)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for batch in reader.read_all(positions):
+        records = span_records(batch.data)
+        for position in positions[batch.name]:
+            record = record_at(records, position)
+            if record is not None:
+                found[batch.name, position] = record
+    spans = ((span_id, found.get((name, position))) for span_id, name, position in ordered)
+    return {
+        span_id: record
+        for span_id, record in spans
+        if record is not None and record.get("id") == span_id
+    }

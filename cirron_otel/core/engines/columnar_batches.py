@@ -82,10 +82,12 @@ class ColumnarBatches:
             self._ahead = self._read([n for n in following if self.batches[n].group == group])
         return self._ahead[number]
 
-    def read(self, name: str, *, check: bool = True) -> BatchFile | None:  # noqa: ARG002
-        """Return a batch by the name of its file; None if there is none. All batches are valid."""
-        number = self._places.get(name)
-        return None if number is None else self._read([number])[number]
+    def read_all(self, names: Iterable[str]) -> Iterator[BatchFile]:
+        """Yield the batches with some names, group by group. Raises InputError like `contents`."""
+        numbers = [self._places[name] for name in names if name in self._places]
+        numbers.sort(key=lambda number: (self.batches[number].group, number))
+        for _, batch in self.contents(numbers):
+            yield batch
 
     def _read(self, numbers: list[int]) -> dict[int, BatchFile]:
         """Return batches of one group by their numbers."""

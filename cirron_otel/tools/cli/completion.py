@@ -35,8 +35,11 @@ def _prepare(command: click.Command) -> None:
             parameter.type = click.Path()
         elif "--run" in parameter.opts:
             parameter.type = _RunName()
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _prepare(below)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (below := command.get_command(context, name)) is not None:
+                _prepare(below)
 
 
 class _RunName(click.ParamType):  # type: ignore[type-arg]

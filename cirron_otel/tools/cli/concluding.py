@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...core.engines.source import OpenedTables
     from ...core.records.problems import ReadingProblem
     from ...core.run.findings.choices import Choices
+    from ...core.run.run import Run
     from ..present.document import Document
 
 
@@ -44,6 +45,18 @@ def in_python(
     only = None if lists_others else source.run
     shown_name = shown_source(source.name)
     with progress("reading") as shown, as_spool(source.name, source.format, only) as place:
+
+        def concluded(chosen: ChosenRun, batches: SpoolReader, opened: Run) -> None:
+            document = document_of_run(
+                shown_name,
+                opened,
+                chosen,
+                reader=batches,
+                choices=choices,
+                missing_files=place.unconverted,
+            )
+            runs.append((chosen, document))
+
         reader = SpoolReader(place.directory, on_progress=shown)
         readers = [reader]
         runs: list[tuple[ChosenRun, Document]] = []
@@ -56,15 +69,7 @@ def in_python(
                 shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
                 batches.on_progress = shown
                 with open_run(batches, batches, unit=unit, accounts=choices.accounts) as opened:
-                    document = document_of_run(
-                        shown_name,
-                        opened,
-                        chosen,
-                        reader=batches,
-                        choices=choices,
-                        missing_files=place.unconverted,
-                    )
-                runs.append((chosen, document))
+                    concluded(chosen, batches, opened)
         else:
             shown.stage("reading batches", then="diagnosing")
             with open_chosen_run(reader, source.run, unit=unit, accounts=choices.accounts) as (
@@ -72,15 +77,7 @@ def in_python(
                 opened,
             ):
                 report_chosen(chosen, source.run)
-                document = document_of_run(
-                    shown_name,
-                    opened,
-                    chosen,
-                    reader=reader,
-                    choices=choices,
-                    missing_files=place.unconverted,
-                )
-            runs.append((chosen, document))
+                concluded(chosen, reader, opened)
         return Concluded(runs, place.findings(*readers), place.report_problems(*readers))
 
 

@@ -117,8 +117,7 @@ def diagnose(
     if found is None:
         found = in_python(place, choices, unit, lists_others=as_json)
     _show(source, found, as_json=as_json)
-    findings = (finding for _, document in found.runs for finding in document.findings)
-    return conditions.code(findings, found.code)
+    return conditions.code([document for _, document in found.runs], found.code)
 
 
 def _by_traceml(

@@ -20,6 +20,7 @@ from .sources import shown_source
 if TYPE_CHECKING:
     from ...core.run.findings.choices import Choices, Pattern
     from ...core.run.findings.finding import Finding, Severity
+    from ..present.document import Document
     from .engines import EngineSource
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,6 +100,8 @@ class Conditions:
     baseline: Mapping[str, str] | None = None
     """The severities of the findings of the earlier run by their ids; None without `new`."""
     baseline_name: str = ""
+    ignored: tuple[Pattern, ...] = ()
+    """The findings of `--ignore`, which are not among those to be checked."""
 
     def is_failure(self, finding: Finding) -> bool:
         """Return whether a finding meets a condition."""
@@ -122,16 +125,32 @@ class Conditions:
         earlier = self.baseline.get(finding.id)
         return earlier is None or (earlier == "notice" and finding.severity != "warning")
 
-    def code(self, findings: Iterable[Finding], code: int) -> int:
-        """Return the exit code for some findings; `code` if none of them is a failure.
+    def code(self, documents: Sequence[Document], code: int) -> int:
+        """Return the exit code for the findings of some runs; `code` if none is a failure.
 
-        Each new finding is named on stderr.
+        Each new finding is named on stderr, and each phase or scope of a condition that no run has.
         """
+        self._note_names(documents)
+        findings = (finding for document in documents for finding in document.findings)
         failures = [each for each in findings if self.is_failure(each)]
         for each in failures:
             if self.is_new(each):
                 output.message(f"new since {self.baseline_name}: {printable(each.sentence)}")
         return FAILED_VERDICT if failures else code
+
+    def _note_names(self, documents: Iterable[Document]) -> None:
+        named = [
+            (option, each)
+            for option, some in (("--ignore", self.ignored), ("--fail-on", self.patterns))
+            for each in some
+            if each.name is not None
+        ]
+        names = set().union(*(each.scope_names for each in documents)) if named else set()
+        for option, each in named:
+            if each.name not in names:
+                output.message(
+                    f"note: {option} {printable(str(each))}: no phase or scope has this name"
+                )
 
 
 def _is_severe(severity: str, least: str) -> bool:
@@ -166,6 +185,7 @@ def conditions_of(
         tuple(patterns),
         None if baseline is None else _severities(baseline, source, choices, unit),
         "" if baseline is None else printable(shown_source(baseline)),
+        choices.ignored,
     )
 
 

@@ -7,6 +7,7 @@ in one line.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 import traceback
@@ -17,29 +18,35 @@ import click
 
 from ...errors import CirronOtelError, TargetError, UsageError
 from . import output, signals, starting
-from .collector import collector
-from .convert import convert
-from .demo import demo
-from .dgrr import dgrr
-from .diagnose import diagnose
-from .diff import diff
-from .doctor import doctor
-from .export import export
-from .report import report
-from .run import run as run_command
-from .runs import runs
-from .spool import spool
-from .stormlog import stormlog
 
 PROGRAM = "cirron-otel"
 INTERRUPTED = 130
+COMMANDS = frozenset({
+    "run", "convert", "export", "report", "diagnose", "diff", "runs", "spool", "stormlog", "dgrr",
+    "demo", "doctor", "collector",
+})  # fmt: skip
+"""The subcommands. Each is a function in the module with its name."""
 _COMPLETE = "_CIRRON_OTEL_COMPLETE"
 """Set by the shell: `bash_source` requests its script, `bash_complete` the completions."""
 _DEBUG = "CIRRON_OTEL_DEBUG"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
 
+class _Commands(click.Group):
+    """A group that imports a command when it is first used, so that commands start faster."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module = importlib.import_module(f".{cmd_name}", __package__)
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
     " 4 target not writable; 5 endpoint failed; 6 a finding of --fail-on;"
@@ -51,13 +58,6 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (
-    run_command, convert, export, report, diagnose, diff, runs, spool, stormlog, dgrr, demo,
-    doctor, collector,
-):  # fmt: skip
-    cli.add_command(_command)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line (`sys.argv` by default), and exit with its exit code."""
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
@@ -67,6 +67,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; an error is reported as one line on stderr."""
     output.prepare()
     try:
+        _import_command(arguments)
         starting.restore()
         with signals.terminating(arguments):
             code = _invoke(arguments)
@@ -88,6 +89,12 @@ def run(arguments: list[str]) -> int:
             output.message("interrupted")
             return INTERRUPTED
         return _unwritable(error) or _internal(error)
+
+
+def _import_command(arguments: list[str]) -> None:
+    """Import the command that is named first, while Ctrl-C still ends the process at once."""
+    if (name := next((each for each in arguments if each in COMMANDS), None)) is not None:
+        cli.get_command(click.Context(cli), name)
 
 
 def _invoke(arguments: list[str]) -> int:

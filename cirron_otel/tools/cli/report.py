@@ -146,7 +146,7 @@ def report(
             add_skipped(found, computed.findings)
             _show(found, full=full, as_json=as_json, no_pager=no_pager)
             code = max(computed.report_problems(), _drops(found))
-            return conditions.code(found.findings, code)
+            return conditions.code([found], code)
     with progress("reading") as shown, as_spool(source, source_format, run) as place:
         shown.stage("reading batches", then="reporting")
         reader = SpoolReader(place.directory, on_progress=shown)
@@ -175,7 +175,7 @@ def report(
     add_skipped(found, place.findings(reader))
     _show(found, full=full, as_json=as_json, no_pager=no_pager)
     code = max(place.report_problems(reader), _drops(found))
-    return conditions.code(found.findings, code)
+    return conditions.code([found], code)
 
 
 def _verdicts(

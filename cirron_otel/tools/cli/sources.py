@@ -74,12 +74,13 @@ def as_spool(
     If `run` is given, batches of other runs may be missing. `stage` names the conversion for the
     display of progress. Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
-    from ..convert.as_spool import opened_as_spool
-    from ..convert.sources import is_spool
+    from ..convert.formats import is_spool
 
     if is_spool(source, source_format):
         yield OpenedSource(source)
         return
+    from ..convert.as_spool import opened_as_spool
+
     with contextlib.ExitStack() as stack:
         with progress(stage, BYTES) as shown:
             opened = opened_as_spool(source, source_format, shown, run)

@@ -87,6 +87,11 @@ def source_place(path: str, source_format: str | None) -> PathSpec:
     return PathSpec(path, OTLP_JSON, form.compression)
 
 
+def is_spool(source: str, source_format: str | None) -> bool:
+    """Return whether a source is a spool. Raises UsageError, and InputError if it is missing."""
+    return SOURCES[source_place(source, source_format).format].is_spool
+
+
 def target_place(path: str, target_format: str | None, source: SourceRow) -> PathSpec:
     """Return the path and format to write. Raises UsageError."""
     _check_format(target_format, TARGETS)

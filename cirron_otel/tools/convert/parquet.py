@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ...core.analysis.run_selection import ALL, LAST
 from ...core.columns.extra import require
-from ...core.columns.layout import RUN_PREFIX, SUFFIX
-from ...core.columns.schema import BATCHES
 from ...core.records.check import check_batch
 from ...core.records.problems import ReadingProblem
 from ...core.translator.codec import Encoded
@@ -161,19 +159,6 @@ def locate(source: str) -> SourceLocation:
     """Return the location of tables, from the source with its prefix."""
     place = source.removeprefix("parquet:")
     return SourceLocation(place, None if "://" in place else Path(place))
-
-
-def hint_for(path: Path) -> str | None:
-    """Return the advice for a directory of tables, or for a Parquet file, without the prefix."""
-    if path.suffix.lower() == SUFFIX:
-        return (
-            f"{path} is a single Parquet file, which is not a recording: name the directory of"
-            " columnar tables, as parquet:DIR"
-        )
-    with contextlib.suppress(OSError):
-        if any((path / BATCHES).glob(f"{RUN_PREFIX}*")):
-            return f"{path} contains columnar tables: name them parquet:{path}"
-    return None
 
 
 @contextlib.contextmanager

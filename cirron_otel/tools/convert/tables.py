@@ -177,7 +177,7 @@ SOURCES: dict[str, SourceRow] = {
         "columnar tables: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
         locator="cirron_otel.tools.convert.parquet:locate",
-        hint="cirron_otel.tools.convert.parquet:hint_for",
+        hint="cirron_otel.tools.convert.parquet_hint:hint_for",
     ),
     "iceberg": SourceRow(
         "cirron_otel.tools.convert.iceberg:IcebergSource",

@@ -119,6 +119,20 @@ class Document:
         values = [each.value for each in self.configuration if each.name == name]
         return values[0] if len(values) == 1 else None
 
+    @property
+    def scope_names(self) -> set[str]:
+        """The recorded names of the phases and the scopes, which findings may have."""
+        found = (
+            {"epoch"} | {each.name for each in self.phases} | {each.name for each in self.scopes}
+        )
+        if self.units is not None:
+            found.add(self.units.name)
+        if self.ledger is not None:
+            found |= {name for each in self.ledger.accounts for name, _ in each.parts}
+        names = {name for each in (*self.findings, *self.ignored)
+                 for name in (each.phase, each.scope)}  # fmt: skip
+        return found.union(name for name in names if name is not None)
+
     def head(self) -> dict[str, Any]:
         """Return the conclusion as a JSON object, without the figures that support it."""
         return {

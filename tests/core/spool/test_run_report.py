@@ -216,10 +216,9 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
     return [*spans, session]
 
 
-def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
+def test_the_speed_is_that_of_the_steps_after_the_warm_up(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
-    assert (rank.steps.warm_up, rank.steps.steady.max_ns) == (2, 10)
     assert rank.steps_per_second == pytest.approx(1e8)
 
 

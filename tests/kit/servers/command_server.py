@@ -30,6 +30,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+_COMMANDS = (
+    "convert", "demo", "dgrr", "diagnose", "diff", "doctor", "export", "report", "run", "runs",
+    "spool", "stormlog",
+)  # fmt: skip
 PRELOADED = (
     "cirron_otel.core.analysis.divergence.settling",
     "cirron_otel.core.analysis.run_catalogue",
@@ -43,7 +47,7 @@ PRELOADED = (
     "cirron_otel.core.run.report",
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
-    "cirron_otel.tools.cli",
+    *(f"cirron_otel.tools.cli.{name}" for name in _COMMANDS),
     "cirron_otel.tools.cli.page.document",
     "cirron_otel.tools.cli.pager",
     "cirron_otel.tools.convert.as_spool",
@@ -74,7 +78,7 @@ COLUMNS = (
 )
 """With what columnar tables and `--engine` import besides."""
 COLLECTOR = (
-    "cirron_otel.tools.cli",
+    "cirron_otel.tools.cli.collector",
     "cirron_otel.collector.receiver.grpc.front",
     "cirron_otel.collector.receiver.http.server",
     "cirron_otel.collector.receiver.listening",

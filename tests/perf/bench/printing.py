@@ -9,10 +9,10 @@ import sys
 from .sdk import ROOT
 
 
-def printed_by(section: str) -> str:
+def printed_by(section: str, *options: str) -> str:
     """All that it prints, at its tiny sizes."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.perf.bench", section, "--tiny"],
+        [sys.executable, "-m", "tests.perf.bench", section, "--tiny", *options],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,11 +1,12 @@
 """The cost of the command `report`, its start included, also of an earlier commit in turns.
 
 `python -m tests.perf.bench report --base COMMIT` installs the wheels of both into environments of
-their own.
+their own. With `--big`, DuckDB also reports 5 million spans in columnar tables.
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -28,13 +29,18 @@ class ReportSizes:
 
     spans: tuple[int, ...] = (20_000, 300_000)
     blocks: int = 5
+    in_tables: int = 5_000_000
+    """The spans in columnar tables, of `--big`."""
+    blocks_in_tables: int = 3
 
 
-TINY = ReportSizes((2_000, 4_000), 1)
+TINY = ReportSizes((2_000, 4_000), 1, 6_000, 1)
 """Enough to see that everything runs."""
 
 
-def section(sizes: ReportSizes = ReportSizes(), base: str | None = None) -> None:
+def section(
+    sizes: ReportSizes = ReportSizes(), base: str | None = None, *, is_big: bool = False
+) -> None:
     """Print the CPU time and the peak memory, and the ratios to the commit `base`."""
     with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as name:
         folder = Path(name)
@@ -48,18 +54,30 @@ def section(sizes: ReportSizes = ReportSizes(), base: str | None = None) -> None
         for number, wanted in enumerate(sizes.spans):
             source = folder / str(wanted)
             spans = write(source, wanted)
-            _printed(_measured(commands, source, sizes.blocks), spans, is_smallest=not number)
+            runs = _measured(commands, [source], sizes.blocks)
+            _printed(runs, spans, is_smallest=not number)
+        if is_big:
+            spans = write(folder / "large", sizes.in_tables)
+            tables = f"parquet:{folder / 'columns'}"
+            run([commands["this tree"], "convert", folder / "large", tables])
+            shutil.rmtree(folder / "large")
+            print("report of columnar tables with DuckDB, as a command")
+            source_of = [tables, "--engine", "duckdb"]
+            runs = _measured(commands, source_of, sizes.blocks_in_tables)
+            _printed(runs, spans, is_smallest=False)
 
 
 def _command(side: str, source: Path, place: Path) -> Path:
     return environment(side, source, place).python.with_name("cirron-otel")
 
 
-def _measured(commands: dict[str, Path], source: Path, blocks: int) -> dict[str, list[Run]]:
+def _measured(
+    commands: dict[str, Path], source: Sequence[str | Path], blocks: int
+) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {name: [] for name in commands}
     for number in range(blocks):
         for name, command in [*commands.items()][:: 1 if number % 2 else -1]:
-            runs[name].append(run([command, "report", source, "--json"]))
+            runs[name].append(run([command, "report", *source, "--json"]))
     return runs
 
 

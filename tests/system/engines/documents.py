@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from cirron_otel.core.analysis.verdicts.run_window import diagnose_batches, step
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
+from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.run.comparison import costs_of
 from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
@@ -23,6 +26,7 @@ from cirron_otel.core.run.run import Run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 from cirron_otel.tools.present.conclude import document_of_run
+from tests.kit.environments import SITE_PACKAGES, Environment
 from tests.kit.examples import is_drawn
 
 from . import relations
@@ -31,6 +35,12 @@ Files = list[tuple[str, bytes]]
 SLOWEST = 5
 LIMITS = thresholds_of("run", ("warmup.steps=2", "memory.steps=2", "window.steps=100"))
 """Verdicts are given for the few steps of the generated recordings."""
+CHDB = Environment(
+    "engines/chdb", pins=Path(__file__).parent / "pins" / "chdb.txt", paths=(SITE_PACKAGES,)
+)
+"""`import chdb`, whose library is 560 MB."""
+FROM_INPUT = "-"
+"""The tables are those that the standard input names, one directory on a line."""
 ALL = ("report", "comparison", "diagnosis")
 EACH_QUERY = ("report", "diagnosis")
 """The documents with every query: a comparison needs those of a report."""
@@ -70,20 +80,34 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
 
 
 def in_engine(
-    folder: Path, connect: Connect | None = None, names: tuple[str, ...] = ALL
+    folder: Path,
+    connect: Connect | None = None,
+    names: tuple[str, ...] = ALL,
+    *,
+    is_shared: bool = False,
 ) -> dict[str, Any]:
     """Return the documents of columnar tables; `RELATIONS` is the one of `relations`.
 
     DuckDB opens the tables anew for each. Another engine, which the same code calls and whose
-    queries take longer, opens them once.
+    queries take longer, opens them once. If `is_shared`, a report and the relations are those of
+    one recording, whose blocks are large.
     """
     documents: dict[str, Any] = {}
     with opened_tables(ColumnarBatches(folder), connect=connect) as tables:
+        if is_shared:
+            with tables.run(*tables.choose("all")) as run:
+                return with_relations(engine_run(run, SLOWEST))
         for group in [(name,) for name in names] if connect is None else [names]:
             with tables.run(*tables.choose("all")) as run:
                 opened = engine_run(run, SLOWEST)
                 documents |= {name: _document(name, run, opened) for name in group}
     return documents
+
+
+def with_relations(run: Run) -> dict[str, Any]:
+    """Return the report and the relations of a run."""
+    report = document_of_run("", run).to_json()
+    return {"report": report, relations.RELATIONS: relations.document_of(run.recording)}
 
 
 def _document(name: str, run: OpenedRun, opened: Run) -> Any:
@@ -112,19 +136,27 @@ def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
     return [(each.name, each.times, each.total_ns, *each.spread().values()) for each in every]
 
 
-def print_documents(wanted: Sequence[str], connect: Connect) -> None:
+def print_documents(wanted: Iterable[str], connect: Connect) -> None:
     """Print documents of tables, those of each directory on one line, as JSON.
 
-    `wanted` has for each directory the names of its documents: `report,relations:DIR`. For tables
-    that cannot be read, the line is `{"error": MESSAGE}`.
+    `wanted` has for each directory the names of its documents: `report,relations:DIR`. If it is
+    `FROM_INPUT`, the lines of the standard input have them, and each pair of a report and relations
+    is that of one recording. For tables that cannot be read, the line is `{"error": MESSAGE}`.
     """
-    for each in wanted:
+    is_shared = list(wanted) == [FROM_INPUT]
+    for each in map(str.strip, sys.stdin) if is_shared else wanted:
         listed, _, directory = each.partition(":")
-        names = listed.split(",")
+        names = tuple(listed.split(","))
         try:
-            found = in_engine(Path(directory), connect, tuple(names))
+            found = in_engine(Path(directory), connect, names, is_shared=is_shared)
             if relations.RELATIONS in found:
                 found[relations.RELATIONS] = relations.plain(found[relations.RELATIONS])
         except InputError as error:
             found = {"error": str(error)}
+        except NeedsPythonError as reason:
+            found = {"needs_python": str(reason)}
+        except Exception:
+            if not is_shared:
+                raise
+            found = {"error": traceback.format_exc()}
         print(json.dumps(found), flush=True)

@@ -34,17 +34,20 @@ FEW = 7
 """The rows of a block: most units, and their parts, are divided between blocks."""
 
 
-def storable(files: Files) -> Files:
-    """The files that columnar tables can store, as those of this SDK.
-
-    A report of any other needs Python.
-    """
+def readable(files: Files) -> Files:
+    """The files that both a spool and columnar tables can have."""
     found = []
-    for name, data in as_own(files):
+    for name, data in files:
         with contextlib.suppress(InputError):
             rows_of(name, data)
-            found.append((name, data))
+            if json.loads(data)["schema_version"] == 1:
+                found.append((name, data))
     return found
+
+
+def storable(files: Files) -> Files:
+    """These files as those of this SDK: a report of any other needs Python."""
+    return as_own(readable(files))
 
 
 def has_other_units(files: Files) -> bool:

@@ -13,28 +13,19 @@ import pytest
 from cirron_otel.core.columns.writing import WriterLimits
 from tests.conftest import leave_out
 from tests.core.columns.helpers import add
-from tests.kit.environments import (
-    SITE_PACKAGES,
-    Environment,
-    EnvironmentUnavailableError,
-    run_in,
-)  # fmt: skip
+from tests.kit.environments import EnvironmentUnavailableError, run_in
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import hostile, random_spool
 
 from . import relations
-from .documents import Files, in_python
+from .documents import CHDB, Files, in_python
 from .relations import RELATIONS, has_other_units, storable
 from .test_report import RECORDINGS, files_of
 
 pytestmark = [pytest.mark.matrix("chdb"), pytest.mark.xdist_group("engines-chdb")]
 
 ROOT = Path(__file__).parents[3]
-CHDB = Environment(
-    "engines/chdb", pins=Path(__file__).parent / "pins" / "chdb.txt", paths=(SITE_PACKAGES,)
-)
-"""`import chdb`, whose library is 560 MB."""
 
 
 def recordings() -> Files:

@@ -49,6 +49,19 @@ class TestIgnore:
         found = document(run, spool, "--ignore", "INPUT_BOUND:other_load")
         assert found["findings"][0]["kind"] == "INPUT_BOUND"
 
+    @pytest.mark.parametrize("option", ["--ignore", "--fail-on"])
+    @pytest.mark.parametrize("command", ["report", "diagnose"])
+    def test_a_name_that_no_scope_has_is_noted(
+        self, tmp_path: Path, run: Run, command: str, option: str
+    ) -> None:
+        spool = slow(tmp_path, data_load=5.0)
+        done = run(command, spool, option, "wait_heavy:dataload")
+        assert (done.returncode, done.stderr) == (
+            0, f"cirron-otel: note: {option} WAIT_HEAVY:dataload: no phase or scope has this name\n"
+        )  # fmt: skip
+        for known in ("WAIT_HEAVY", "WAIT_HEAVY:forward", "WAIT_HEAVY:step"):
+            assert run(command, spool, option, known).stderr == ""
+
     def test_the_page(self, tmp_path: Path, run: Run) -> None:
         spool = slow(tmp_path, data_load=5.0)
         run("report", spool, "--html", tmp_path / "run.html", "--ignore", "INPUT_BOUND")

@@ -105,19 +105,33 @@ class TestOccurrences:
         assert (evidence["units"], evidence["per_unit_ns"]) == (8, 12 * MS)
 
 
-class TestBriefSpikes:
-    """`spikes.seconds`."""
+class TestShortRuns:
+    """`spikes.seconds`, `slow_interval.seconds` and `tracing.seconds`."""
 
-    def test_spikes_of_less_than_a_second_are_not_critical(self, tmp_path: Path, run: Run) -> None:
-        rank = Rank(0, pid=1)
+    def spikes(self, rank: Rank) -> None:
         for step in range(150):
             rank.step(step, STEP | ({"forward": 203.0} if step % 40 == 20 else {}))
+
+    def slow_interval(self, rank: Rank) -> None:
+        for step in range(150):
+            rank.step(step, STEP | ({"forward": 12.0} if 40 <= step < 90 else {}))
+
+    def tracing(self, rank: Rank) -> None:
+        for step in range(150):
+            rank.step(step, STEP | {"tracing": 3.0})
+
+    @pytest.mark.parametrize("kind", ["spikes", "slow_interval", "tracing"])
+    def test_costs_of_less_than_a_second_are_not_critical(
+        self, tmp_path: Path, run: Run, kind: str
+    ) -> None:
+        rank = Rank(0, pid=1)
+        getattr(self, kind)(rank)
         spool = write_spool(tmp_path, [rank], run="ef" * 16)
         first = document(run, spool)["findings"][0]
-        assert (first["kind"], first["severity"]) == ("SPIKES", "warning")
+        assert (first["kind"], first["severity"]) == (kind.upper(), "warning")
         assert first["share"] > 0.1
-        changed = document(run, spool, "--set", "spikes.seconds=0.1")["findings"][0]
-        assert (changed["kind"], changed["severity"]) == ("SPIKES", "critical")
+        changed = document(run, spool, "--set", f"{kind}.seconds=0.1")["findings"][0]
+        assert (changed["kind"], changed["severity"]) == (kind.upper(), "critical")
 
 
 class TestTokens:

@@ -36,7 +36,7 @@ class Finder:
 
 _, interrupted, program = sys.argv
 sys.meta_path.insert(0, Finder())
-sys.argv = [program, "--version"]
+sys.argv = [program, "stormlog", "--help"]
 if program == "cirron-otel":
     from cirron_otel.tools.cli import main
     main()

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -50,8 +50,8 @@ class Batches:
     def __iter__(self) -> Iterator[BatchFile]:
         return iter(self.files)
 
-    def read(self, name: str, **_: bool) -> BatchFile | None:
-        return next((each for each in self.files if each.name == name), None)
+    def read_all(self, names: Iterable[str]) -> Iterator[BatchFile]:
+        return (each for each in self.files if each.name in set(names))
 
 
 def batch(spans: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None) -> dict[str, Any]:

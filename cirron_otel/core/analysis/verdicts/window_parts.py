@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ...run.accounts import PHASES
 from ...run.relations import ABSENT, Block, Texts
-from ..breakdown import COMPONENTS, is_collective
 from .window import Clock
 
 SCOPE: Final = "scope"
 """The component of scopes that are neither compute nor wait."""
 _WAIT: Final = "wait"
 """The component of collectives."""
+_OTHER_NAMES: Final = {"transfer": "h2d", "loss": "forward"}
+_COMPONENTS: Final[Mapping[str, str]] = {
+    name: _OTHER_NAMES.get(account, account) for name, account in PHASES.items()
+}
+"""The part of a step to which each phase belongs; the loss counts as forward."""
+_COLLECTIVES: Final = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "reduce",
+    "gather", "scatter", "send", "recv", "collective",
+)  # fmt: skip
+"""The beginnings of the names of operations in which ranks wait, by the rules of TraceML's page."""
 _TIMED: Final = ("h2d", "forward", "loss", "backward", "optimizer_step")
 """The phases that have a device time in a recording with one."""
 
@@ -90,4 +100,4 @@ def _by_name(counts: np.ndarray, parts: Block) -> Iterator[tuple[Any, ...]]:
 
 
 def _component(name: str) -> str:
-    return COMPONENTS.get(name) or (_WAIT if is_collective(name) else SCOPE)
+    return _COMPONENTS.get(name) or (_WAIT if name.startswith(_COLLECTIVES) else SCOPE)

@@ -23,7 +23,7 @@ _RECOMPUTE: Final = "recompute"
 def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
     """Return the sums over all spans of each rank, and over those of each name.
 
-    `mark` has the marks, of which those of the time of tracing count.
+    `span` and `mark` have each record once; the time of tracing is that of the marks.
     """
     is_timed = span.gpu_ns.notnull()
     groups = span.group_by(
@@ -59,13 +59,16 @@ def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
         else:
             of_name.device_peak = either(max, of_name.device_peak, device)
             of_name.memory_peak = either(max, of_name.memory_peak, memory)
-    for rank, overhead_ns in engine.rows(_overhead(span, mark)):
-        sums.ranks[rank].overhead_ns = overhead_ns
+    for rank, overhead_ns in engine.rows(_overhead(engine.span, mark)):
+        sums.ranks.setdefault(rank, RankSums()).overhead_ns = overhead_ns
     return sums
 
 
 def _overhead(span: Table, mark: Table) -> Table:
-    """Return the time of tracing by the rank of the first span of the marks' batch."""
+    """Return the time of tracing by the rank of the first span of the marks' batch.
+
+    `span` also has the spans that an earlier batch has: they may be all of a batch.
+    """
     is_due = has_name(mark.name, OVERHEAD_NS) & mark.integer.between(1, MOST_OVERHEAD_NS)
     marks = mark.filter(is_due)
     sums = marks.group_by(batch=marks.no // PLACES).agg(ns=_total(marks.integer))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...analysis.breakdown import MOST_WARM_UP, STEP, UNATTRIBUTED, Breakdown, warm_up_of
+from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown
 from ..relations import Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
 from .durations import Durations, figures_of, is_exact, table_figures
@@ -51,9 +51,7 @@ class _Times:
         steps, unattributed, *figures = figures_of(
             [(STEP, self.steps), (UNATTRIBUTED, self.unattributed), *phases]
         )
-        warm_up = warm_up_of(steps, self.steps.first.tolist())
-        steady = self.steps.figures(STEP, warm_up) if warm_up else steps
-        return Breakdown(steps, list(figures), unattributed, warm_up, steady)
+        return Breakdown(steps, list(figures), unattributed)
 
 
 class _RankTimes:
@@ -100,9 +98,7 @@ class _RankTimes:
         table = self._tables[0] if len(self._tables) == 1 else np.concatenate(self._tables, axis=1)
         names = [STEP, UNATTRIBUTED, *(texts.text(name) or "?" for name in self._names)]
         steps, unattributed, *figures = table_figures(names, table)
-        warm_up = warm_up_of(steps, table[0, :MOST_WARM_UP].tolist())
-        steady = table_figures([STEP], table[:1, warm_up:])[0] if warm_up else steps
-        return Breakdown(steps, list(figures), unattributed, warm_up, steady)
+        return Breakdown(steps, list(figures), unattributed)
 
 
 class RankFold:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.breakdown import MOST_WARM_UP, PhaseFigures
+from ...analysis.breakdown import PhaseFigures
 
 EXACT = 100_000
 """The number of durations up to which medians and percentiles are exact (docs/report.md)."""
@@ -39,18 +39,14 @@ class Durations:
 
     def __init__(self) -> None:
         self.count = 0
-        self.first = np.zeros(0, np.int64)
-        """The first durations, which may be of warm-up steps."""
         self._kept: list[np.ndarray] = []
         self._held = self._total = 0
         self._ranges: Any = 0
         self._ends: tuple[int, int] | None = None
-        """The lowest and the highest duration after `first`, of those in ranges."""
+        """The lowest and the highest duration of those in ranges."""
 
     def add(self, durations: np.ndarray) -> None:
         """Add durations, which must not change later."""
-        if self.count < MOST_WARM_UP:
-            self.first = np.concatenate([self.first, durations[: MOST_WARM_UP - self.count]])
         self.count += len(durations)
         self._held += len(durations)
         self._kept.append(durations)
@@ -66,33 +62,30 @@ class Durations:
     def _reduce(self) -> None:
         """Count the durations in ranges."""
         durations = self.values()
-        later = durations[max(MOST_WARM_UP - (self.count - self._held), 0) :]
-        if len(later):
-            low, high = int(later.min()), int(later.max())
+        if len(durations):
+            low, high = int(durations.min()), int(durations.max())
             ends = self._ends or (low, high)
             self._ends = min(low, ends[0]), max(high, ends[1])
         self._total += sum_of(durations)
         self._ranges = self._ranges + _counts(durations)
         self._kept, self._held = [], 0
 
-    def figures(self, name: str, after: int = 0) -> PhaseFigures:
-        """Return the figures of the durations after the first `after`, at most 50."""
-        count = self.count - after
-        if self.count <= EXACT:
-            [figures] = table_figures([name], self.values()[None, after:])
+    def figures(self, name: str) -> PhaseFigures:
+        """Return the figures of the durations."""
+        count = self.count
+        if count <= EXACT:
+            [figures] = table_figures([name], self.values()[None])
             return figures
         self._reduce()
-        skipped, rest = self.first[:after], self.first[after:].tolist()
-        ends: list[int] = [*rest, *(self._ends or ())]
-        low, high = min(ends), max(ends)
-        up_to = np.cumsum(self._ranges - _counts(skipped))
+        low, high = self._ends or (0, 0)
+        up_to = np.cumsum(self._ranges)
 
         def nth(place: int) -> int:
             if place in (0, count - 1):
                 return high if place else low
             return min(max(_middle(int(np.searchsorted(up_to, place, "right"))), low), high)
 
-        return PhaseFigures.of(name, count, self._total - sum_of(skipped), nth)
+        return PhaseFigures.of(name, count, self._total, nth)
 
 
 def _counts(durations: np.ndarray) -> np.ndarray:

@@ -130,11 +130,6 @@ class Assessment:
         is_small = ns < self.limits["warning.share"] * self.total_ns
         return "notice" if severity == "warning" and is_small else severity
 
-    def _is_brief(self, kind: str, bid: Bid) -> bool:
-        """Return whether spikes take so little time that they matter in short runs only."""
-        least_ns = self.limits["spikes.seconds"] * SECOND_NS * len(self.ledger.lanes)
-        return KINDS[kind] == "spikes" and bid.total_ns < least_ns
-
     def price(
         self,
         kind: str,
@@ -154,7 +149,8 @@ class Assessment:
         severity = self.severity(kind, cost, of_total=of_total)
         if severity is None:
             return None
-        if severity == "critical" and self._is_brief(kind, bid):
+        each_s = bid.total_ns / SECOND_NS / len(self.ledger.lanes)
+        if severity == "critical" and self.limits.is_brief(KINDS[kind], each_s):
             severity = "warning"
         if at_most == "notice" or (at_most == "warning" and severity == "critical"):
             severity = at_most

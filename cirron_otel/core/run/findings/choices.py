@@ -20,6 +20,9 @@ class Pattern:
     name: str | None = None
     """The recorded name of the phase or the scope; None for all findings of the kind."""
 
+    def __str__(self) -> str:
+        return self.kind if self.name is None else f"{self.kind}:{self.name}"
+
     def matches(self, finding: Finding) -> bool:
         """Return whether a finding is one of these."""
         return finding.kind == self.kind and self.name in (None, finding.phase, finding.scope)

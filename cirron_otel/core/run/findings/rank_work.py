@@ -26,12 +26,16 @@ _WIDTH: Final = 0.97
 _MOST_LANES: Final = 64
 _USUAL: Final = 4
 _ROUNDS: Final = 100
+_STEADY: Final = 1e-6
+"""The change of a round, in deviations, after which the work in the waiting phases is known."""
 _REDRAWN: Final = 8
 _FAR: Final = -6.0
 _FEWEST_DRAWS, _MOST_DRAWS, _UNITS = 4, 64, 4096
 """The number of draws: so many that the units times the draws are about `_UNITS`."""
 _CELLS: Final = 100_000
 """The maximum number of times in a table of some lanes, unless one lane has more."""
+_SAMPLED: Final = 20_000
+"""The number of times from which the work in the waiting phases is estimated."""
 
 
 @dataclass
@@ -72,9 +76,11 @@ class RankWork:
         count = min(max(_UNITS // max(units, 1), _FEWEST_DRAWS), _MOST_DRAWS)
         for _ in range(count):
             phase = draws.normal(mean, spread, waiting.shape)
+            places = np.nonzero(phase > waiting)
             for _ in range(_REDRAWN):
-                places = np.nonzero(phase > waiting)
-                phase[places] = draws.normal(mean, spread, len(places[0]))
+                redrawn = draws.normal(mean, spread, len(places[0]))
+                phase[places] = redrawn
+                places = tuple(each[redrawn > waiting[places]] for each in places)
             np.minimum(phase, waiting, out=phase)
             last = np.minimum((is_last < draws.random(units)).sum(axis=0), len(waiting) - 1)
             phase[last, columns] = waiting[last, columns]
@@ -99,15 +105,19 @@ class RankWork:
         least = waiting.min(axis=0)
         mean, spread = float(np.median(least)), deviation_of(least)
         waiting = waiting[:, abs(least - mean) <= _USUAL * spread]
-        waiting = waiting[:, :: -(-waiting.size // _CELLS) or 1]
+        waiting = waiting[:, :: -(-waiting.size // _SAMPLED) or 1]
         for _ in range(_ROUNDS if spread else 0):
-            is_last, distance = _last(waiting, mean, spread), (waiting - mean) / spread
+            distance = (waiting - mean) / spread
             ratio = _density_ratio(distance)
+            is_last = _likely(ratio)
             below = mean - spread * ratio
             square = spread**2 * np.maximum(1 - ratio * (distance + ratio), 0) + below**2
+            before = mean, spread
             mean = float((below + is_last * (waiting - below)).mean())
             square += is_last * (waiting**2 - square)
             spread = max(float(square.mean()) - mean**2, 1.0) ** 0.5
+            if max(abs(mean - before[0]), abs(spread - before[1])) <= _STEADY * spread:
+                break
         return mean, spread
 
     def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +179,10 @@ def _density_ratio(distance: np.ndarray) -> np.ndarray:
 
 def _last(waiting: np.ndarray, mean: float, spread: float) -> np.ndarray:
     """Return the probability that each lane is the last one to end the waiting phase of a unit."""
-    ratio = _density_ratio((waiting - mean) / spread)
+    return _likely(_density_ratio((waiting - mean) / spread))
+
+
+def _likely(ratio: np.ndarray) -> np.ndarray:
     likely: np.ndarray = ratio / np.maximum(ratio.sum(axis=0), np.finfo(float).tiny)
     return likely
 

@@ -37,6 +37,9 @@ _NOTICES: Final[Mapping[str, float]] = {
     "forward_heavy": 0.10, "other_scope": 0.10, "rank_jitter": 0.05,
 }  # fmt: skip
 """The shares of the time at which a kind is listed as a notice."""
+_OF_SHORT_RUNS: Final[Mapping[str, float]] = {"spikes": 1, "slow_interval": 1, "tracing": 1}
+"""The seconds, mean of a rank, below which a kind is not critical: in a run of seconds, a moment in
+which the machine has other work is a large part."""
 
 
 def _of_time() -> Iterator[tuple[str, Limit]]:
@@ -45,6 +48,11 @@ def _of_time() -> Iterator[tuple[str, Limit]]:
         yield f"{name}.critical", Limit(critical, "share of the time for `critical`")
     for name, notice in _NOTICES.items():
         yield f"{name}.notice", Limit(notice, "share of the time for a notice")
+    for name, seconds in _OF_SHORT_RUNS.items():
+        yield (
+            f"{name}.seconds",
+            Limit(seconds, "mean cost of a rank below which none is critical"),
+        )
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
@@ -56,7 +64,6 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "stalled.work_seconds": Limit(600, "silence in an open evaluation, checkpoint or compilation"),
     "spikes.factor": Limit(3, "cycle of a spike / median cycle"),
     "spikes.deviations": Limit(5, "deviations of a spike from the median cycle"),
-    "spikes.seconds": Limit(1, "excess of spikes, mean of a rank, below which none is critical"),
     "interval.factor": Limit(1.25, "cycle of a slow interval / median cycle"),
     "interval.units": Limit(8, "units of a slow interval"),
     "slowing_down.factor": Limit(1.2, "last fifth / first fifth of the cycles"),
@@ -113,6 +120,10 @@ class Limits:
         if value >= self[f"{name}.critical"]:
             return "critical"
         return "warning" if value >= self[f"{name}.warning"] else "notice"
+
+    def is_brief(self, name: str, seconds: float) -> bool:
+        """Return whether a cost, the mean of a rank, is too short for the severity `critical`."""
+        return name in _OF_SHORT_RUNS and seconds < self[f"{name}.seconds"]
 
     def to_json(self) -> dict[str, float]:
         """Return all thresholds by name."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from array import array as array_of
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any, Final
 
 import numpy as np
@@ -50,7 +52,9 @@ class Columns:
 
     def __init__(self, relation: str) -> None:
         self.names = tuple(SCHEMAS[relation])
-        self._rows: list[tuple[Any, ...]] = []
+        self._values: list[Any] = []
+        """The values of the last rows, row by row."""
+        self._most_values = _UNSEALED * len(self.names)
         self._arrays: list[np.ndarray] = []
         self._file: IO[bytes] | None = None
         self._in_file = self._bytes = 0
@@ -58,28 +62,28 @@ class Columns:
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Add a row. Raises NotReducibleError if a value has more than 64 bits."""
-        self._rows.append(row)
+        self._values += row
         self.count += 1
-        if len(self._rows) >= _UNSEALED:
+        if len(self._values) >= self._most_values:
             self.seal()
 
     def add_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows. Raises NotReducibleError if a value has more than 64 bits."""
-        self._rows += rows
+        self._values += chain.from_iterable(rows)
         self.count += len(rows)
-        if len(self._rows) >= _UNSEALED:
+        if len(self._values) >= self._most_values:
             self.seal()
 
     def seal(self) -> None:
         """Convert the last rows. Raises NotReducibleError like `add`."""
-        if not self._rows:
+        if not self._values:
             return
         try:
-            array = np.array(self._rows, np.int64)
+            numbers = array_of("q", self._values)
         except OverflowError:
             raise NotReducibleError("a number has more than 64 bits") from None
-        self._rows.clear()
-        self.append(array)
+        self._values.clear()
+        self.append(np.frombuffer(numbers, np.int64).reshape(-1, len(self.names)))
 
     def append(self, array: np.ndarray) -> None:
         """Add rows as one array."""

@@ -97,7 +97,15 @@ class UnitBuilder:
         token = self._texts.token_of
         if not below:
             rows = [
-                (unit, no, token(each.name or None), ns, _device(each.gpu_ns), each.start_ns, ns)
+                (
+                    unit,
+                    no,
+                    token(each.name or None),
+                    ns,
+                    ABSENT if each.gpu_ns is None else max(each.gpu_ns, 0),
+                    each.start_ns,
+                    ns,
+                )
                 for no, each in inside
                 if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
             ]

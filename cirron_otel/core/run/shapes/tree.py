@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from ...analysis.breakdown import COMPONENTS
-from ..accounts import account_of
+from ..accounts import PHASES, account_of
 from ..relations import ABSENT
 
 
@@ -53,7 +52,7 @@ def kind_of(name: str | None) -> Kind:
         return kind
     if account_of(name) == "evaluation":
         return Kind.EVALUATION
-    return Kind.PHASE if name in COMPONENTS else Kind.OTHER
+    return Kind.PHASE if name in PHASES else Kind.OTHER
 
 
 @dataclass(frozen=True, slots=True)
