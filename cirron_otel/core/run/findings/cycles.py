@@ -62,7 +62,10 @@ def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
     if not lanes:
         return Aligned([], [], np.zeros(0, np.int64), size)
     most = max(numbers, key=len)
-    shares = [each is most or 2 * np.isin(most, each).sum() >= len(most) for each in numbers]
+    shares = [
+        np.array_equal(each, most) or 2 * np.isin(most, each).sum() >= len(most)
+        for each in numbers
+    ]
     lanes = [lane for lane, is_in in zip(lanes, shares, strict=True) if is_in]
     numbers = [each for each, is_in in zip(numbers, shares, strict=True) if is_in]
     first = numbers[0]

@@ -54,33 +54,39 @@ class RankWork:
             means[account] = mean - lower_median_of_others(mean)
         return medians, means
 
-    def saved(self, typical: np.ndarray, wider: float = 1.0) -> np.ndarray:
+    def saved(self, *typical: np.ndarray, wider: float = 1.0) -> list[np.ndarray]:
         """Return the time that each unit would save if the lanes had other work, ns.
 
-        The lanes also differ in the work of the phase in which they wait. It is unknown, except
-        that the last lane has not waited, so the mean over some draws is returned. `wider` is a
-        factor of its spread.
+        Each argument is such other work. The lanes also differ in the work of the phase in which
+        they wait. It is unknown, except that the last lane has not waited, so the mean over some
+        draws is returned. `wider` is a factor of its spread.
         """
         waiting, (mean, spread), units = self._waiting, self._phase, self.matrix.shape[1]
         spread *= wider
         if not spread:
-            exact: np.ndarray = self.matrix.max(axis=0) - typical.max(axis=0)
-            return exact
-        draws, saved = np.random.default_rng(0), np.zeros(units)
-        is_last = np.cumsum(_last(waiting, mean, spread), axis=0)
-        columns = np.arange(units)
+            return [self.matrix.max(axis=0) - each.max(axis=0) for each in typical]
+        draws, saved = np.random.default_rng(0), np.zeros((len(typical), units))
+        up_to = np.cumsum(_last(waiting, mean, spread), axis=0)
+        columns, limits = np.arange(units), waiting.reshape(-1)
+        differs = np.any([(each != self.matrix).any(axis=1) for each in typical], axis=0)
+        rows = np.flatnonzero(differs)
         count = min(max(_UNITS // max(units, 1), _FEWEST_DRAWS), _MOST_DRAWS)
         for _ in range(count):
             phase = draws.normal(mean, spread, waiting.shape)
+            values = phase.reshape(-1)
+            places = np.flatnonzero(values > limits)
             for _ in range(_REDRAWN):
-                places = np.nonzero(phase > waiting)
-                phase[places] = draws.normal(mean, spread, len(places[0]))
-            np.minimum(phase, waiting, out=phase)
-            last = np.minimum((is_last < draws.random(units)).sum(axis=0), len(waiting) - 1)
+                values[places] = redrawn = draws.normal(mean, spread, len(places))
+                places = places[redrawn > limits[places]]
+            values[places] = limits[places]
+            last = _places_above(up_to, draws.random(units))
             phase[last, columns] = waiting[last, columns]
-            saved += (self.matrix + phase).max(axis=0) - (typical + phase).max(axis=0)
-        average: np.ndarray = np.maximum(saved / count, 0)
-        return average
+            ends = self.matrix + phase
+            latest = ends.max(axis=0)
+            for number, each in enumerate(typical):
+                ends[rows] = each[rows] + phase[rows]
+                saved[number] += latest - ends.max(axis=0)
+        return list(np.maximum(saved / count, 0))
 
     @cached_property
     def _waiting(self) -> np.ndarray:
@@ -172,6 +178,20 @@ def _last(waiting: np.ndarray, mean: float, spread: float) -> np.ndarray:
     ratio = _density_ratio((waiting - mean) / spread)
     likely: np.ndarray = ratio / np.maximum(ratio.sum(axis=0), np.finfo(float).tiny)
     return likely
+
+
+def _places_above(up_to: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return for each value the first row of its column that is not below it, or the last row.
+
+    The columns of `up_to` are in order.
+    """
+    last, columns = len(up_to) - 1, np.arange(len(values))
+    found, step = np.zeros(len(values), np.int64), 1 << last.bit_length()
+    while step := step >> 1:
+        after = found + step
+        is_below = up_to[np.minimum(after, last) - 1, columns] < values
+        found = np.where(is_below & (after <= last), after, found)
+    return found
 
 
 def lower_median_of_others(values: np.ndarray) -> np.ndarray:
