@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from .ledger import Lane
+from .medians import median_of
 
 _FEW: Final = 4
 """The minimum number of units for a rule to hold."""
@@ -115,7 +116,7 @@ def _waits_in_forward(units: _Units) -> bool:
     differs = begin > _LITTLE * cycle
     if np.count_nonzero(differs) < max(_FEW, _LITTLE * len(begin)):
         return False
-    return bool(np.median(end[differs] / begin[differs]) * _TOGETHER < 1)
+    return bool(median_of(end[differs] / begin[differs]) * _TOGETHER < 1)
 
 
 def _synchronised(units: _Units) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...nouns import plural
 from ..figures.durations import to_ns
+from ..figures.medians import medians_of, percentiles_of
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, Cycles, is_synchronised
@@ -103,8 +104,8 @@ def _persistent(assessment: Assessment, work: RankWork) -> Iterator[_Slow]:
     """Yield groups of lanes that are slow in all units."""
     steady = work.cycles.is_steady
     matrix = work.matrix[:, steady]
-    differences = matrix - np.median(matrix, axis=0)
-    low, medians = np.percentile(differences, (10, 50), axis=1)
+    differences = matrix - medians_of(matrix, axis=0)
+    low, medians = percentiles_of(differences, (10, 50))
     deviations = (medians - low) / 1.28
     middle = (len(deviations) - 1) // 2
     error = np.hypot(deviations, np.partition(deviations, middle)[middle])
