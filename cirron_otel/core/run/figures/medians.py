@@ -1,4 +1,4 @@
-"""Medians and percentiles, as NumPy's; but faster for few values, without importing `numpy.ma`."""
+"""Medians and percentiles: NumPy's numbers, at less cost for few values."""
 
 from __future__ import annotations
 
