@@ -29,6 +29,12 @@ def sorted_hashes(parts: Sequence[np.ndarray]) -> np.ndarray:
     return hashes
 
 
+def contains(hashes: np.ndarray, id_: str) -> bool:
+    """Return whether an id is among those with hashes in order."""
+    place = int(np.searchsorted(hashes, hash(id_)))
+    return place < len(hashes) and bool(hashes[place] == hash(id_))
+
+
 def has_repeated(parts: Sequence[np.ndarray]) -> bool:
     """Return whether an id may occur twice."""
     hashes = sorted_hashes(parts)

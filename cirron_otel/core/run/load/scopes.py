@@ -78,8 +78,7 @@ class Scopes:
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         rows, name = self._read(batch), shown(batch.name) or ""
         self.bytes += len(batch.data)
-        if rows.sdk_version is not None and len(self.sdk_versions) < _MOST_VERSIONS:
-            self.sdk_versions.add(shown(rows.sdk_version) or "")
+        add_version(self.sdk_versions, rows)
         found: Sequence[IndexedSpan] = rows.spans
         positions = None
         if may_have_summaries(batch.data):
@@ -342,6 +341,12 @@ class Scopes:
             for scopes in (self.mark_scope[self.mark_rows], self._snapshot_scope)
         ]
         return list(zip(*counts, strict=True))
+
+
+def add_version(versions: set[str], rows: IndexedBatch) -> None:
+    """Add the version of the recorder of a batch to some versions, at most 100."""
+    if rows.sdk_version is not None and len(versions) < _MOST_VERSIONS:
+        versions.add(shown(rows.sdk_version) or "")
 
 
 class _Groups:
