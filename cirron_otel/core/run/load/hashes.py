@@ -15,8 +15,10 @@ def hashes_of(ids: Iterable[str | None]) -> np.ndarray:
     Raises NotReducibleError for an id of which the hash is 0, such as an empty text.
     """
     known = list(ids)
-    hashes = np.fromiter((hash(each) if each is not None else 0 for each in known), np.int64)
-    if (hashes == 0).sum() != known.count(None):
+    missing = known.count(None)
+    found = [0 if each is None else hash(each) for each in known] if missing else map(hash, known)
+    hashes = np.fromiter(found, np.int64, len(known))
+    if (hashes == 0).sum() != missing:
         raise NotReducibleError("an id has the hash of a missing one")
     return hashes
 

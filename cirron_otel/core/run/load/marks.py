@@ -177,12 +177,15 @@ class Marks:
         *,
         is_inner: bool = False,
     ) -> None:
-        is_eval = any(each is not None and each.name == EVAL for each in chain)
-        epoch, has_epoch = NO_TEXT, False
+        is_eval = has_epoch = False
+        epoch = NO_TEXT
         for each in chain:
-            if each is not None and each.name == EPOCH:
+            if each is None:
+                continue
+            if each.name == EVAL:
+                is_eval = True
+            elif each.name == EPOCH and not has_epoch:
                 epoch, has_epoch = self._texts.token_of(each.index), True
-                break
         around = self._texts.token(outside)
         for number, mark in marks:
             name = mark.name

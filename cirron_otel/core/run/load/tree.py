@@ -42,9 +42,9 @@ class Extent:
     snapshots: int = 0
     """The numbers of marks and snapshots; 0 if these are not counted."""
 
-    def add(self, number: int, span: IndexedSpan) -> None:
-        """Add a span that may be the first one."""
-        self.add_all([(number, span)])
+    def add(self, number: int, span: IndexedSpan, inside: Sequence[Numbered] = ()) -> None:
+        """Add a span that may be the first one, and the spans inside it."""
+        self.add_all([(number, span), *inside])
         if self.top is None or number < self.top[0]:
             self.top = number, span.pid, span.start_ns or 0
 
