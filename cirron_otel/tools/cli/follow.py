@@ -52,7 +52,7 @@ def follow(
     """
     from ...core.analysis.run_selection import ALL
     from ...core.temporary import temporary_folder
-    from ..convert.sources import is_spool
+    from ..convert.formats import is_spool
     from ..convert.tables import source_with_prefix
 
     if wanted == ALL:

@@ -75,8 +75,7 @@ def as_spool(
     If `run` is given, batches of other runs may be missing. `stage` names the conversion for the
     display of progress. Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
-    from ..convert.as_spool import opened_as_spool
-    from ..convert.sources import is_spool
+    from ..convert.formats import is_spool
 
     with contextlib.ExitStack() as stack:
         stack.callback(gc.set_threshold, *gc.get_threshold())
@@ -84,6 +83,8 @@ def as_spool(
         if is_spool(source, source_format):
             yield OpenedSource(source)
             return
+        from ..convert.as_spool import opened_as_spool
+
         with progress(stage, BYTES) as shown:
             opened = opened_as_spool(source, source_format, shown, run)
             directory, conversion = stack.enter_context(opened)

@@ -26,11 +26,12 @@ from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import UsageError
 from ..query.ingestion_slack import find_slack
 from .convert import no_samples
+from .formats import is_spool
 from .indexing import read_sessions, temporary_index
 from .metric_source import MetricSource
 from .progress import BYTES, Progress, begin_stage
 from .report import ExportReport, Report
-from .sources import SourceContext, is_spool, open_source
+from .sources import SourceContext, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000

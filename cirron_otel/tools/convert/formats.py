@@ -125,11 +125,11 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
 
 def _check_no_hint(directory: Path) -> None:
     """Raise InputError for a directory that is not a spool, but another kind of source."""
-    hint = hint_for(directory)
-    if hint is not None:
-        try:
-            find_spool(directory)
-        except InputError:
+    try:
+        find_spool(directory)
+    except InputError:
+        hint = hint_for(directory)
+        if hint is not None:
             raise InputError(hint) from None
 
 
@@ -174,3 +174,8 @@ def _is_batch(path: Path) -> bool:
     if problem is None:
         return True
     return b'"schema_version"' in head and b'"resourceSpans"' not in head
+
+
+def is_spool(source: str, source_format: str | None) -> bool:
+    """Return whether a source is a spool. Raises UsageError, and InputError if it is missing."""
+    return SOURCES[source_place(source, source_format).format].is_spool

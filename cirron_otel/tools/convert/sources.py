@@ -117,11 +117,6 @@ class BatchSource(ABC):
         return str(folder)
 
 
-def is_spool(source: str, source_format: str | None) -> bool:
-    """Return whether a source is a spool. Raises UsageError, and InputError if it is missing."""
-    return SOURCES[source_place(source, source_format).format].is_spool
-
-
 def open_source(
     source: str, source_format: str | None, context: SourceContext
 ) -> tuple[SourceRow, BatchSource]:

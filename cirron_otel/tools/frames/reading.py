@@ -41,7 +41,7 @@ def read(
     TargetError if a temporary file cannot be written.
     """
     from ..convert.as_spool import opened_as_spool
-    from ..convert.sources import is_spool
+    from ..convert.formats import is_spool
 
     place = os.fspath(source)
     with contextlib.ExitStack() as stack:
