@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -23,10 +23,15 @@ def hashes_of(ids: Iterable[str | None]) -> np.ndarray:
     return hashes
 
 
-def sorted_hashes(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return all hashes of ids in order, without those of missing ones."""
+def sorted_hashes(parts: list[np.ndarray]) -> np.ndarray:
+    """Return all hashes of ids in order, without those of missing ones.
+
+    Empty the list, so that the memory of the parts can be used.
+    """
     hashes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])
-    hashes = hashes[hashes != 0]
+    parts.clear()
+    if not hashes.all():
+        hashes = hashes[hashes != 0]
     hashes.sort()
     return hashes
 
@@ -37,7 +42,7 @@ def contains(hashes: np.ndarray, id_: str) -> bool:
     return place < len(hashes) and bool(hashes[place] == hash(id_))
 
 
-def has_repeated(parts: Sequence[np.ndarray]) -> bool:
-    """Return whether an id may occur twice."""
+def has_repeated(parts: list[np.ndarray]) -> bool:
+    """Return whether an id may occur twice. Empty the list like `sorted_hashes`."""
     hashes = sorted_hashes(parts)
     return bool((hashes[1:] == hashes[:-1]).any())
