@@ -49,11 +49,6 @@ def ascending(value: Value) -> Value:
     return ibis.asc(value, nulls_first=True)
 
 
-def descending(value: Value) -> Value:
-    """Return the descending order by a column, NULL last."""
-    return ibis.desc(value, nulls_first=False)
-
-
 def duration(span: Any) -> Value:
     """Return the duration of a span, not negative; NULL without both times."""
     return non_negative(span.end_ns - span.start_ns)

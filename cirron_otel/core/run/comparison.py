@@ -21,6 +21,7 @@ import numpy as np
 
 from .accounts import ACCOUNTS
 from .figures.ledger import Lane, Ledger
+from .figures.medians import median_of
 
 BLOCKS: Final = 10
 """The number of blocks of units from which the noise of a run is computed."""
@@ -96,11 +97,11 @@ def costs_of(ledger: Ledger | None) -> LedgerCosts | None:
     blocks = _blocks([
         lane.ns[each] / lane.size for lane, each in zip(lanes, steady, strict=True)
     ])  # fmt: skip
-    medians = [float(np.median(each)) for each in blocks]
+    medians = [median_of(each) for each in blocks]
     median_noise = float(np.std(medians, ddof=1))
     return LedgerCosts(
         len(ledger.lanes), units, fewest, dict(ledger.totals), noise, max(wall_noise, median_noise),
-        float(np.median(medians)), median_noise,
+        median_of(medians), median_noise,
     )  # fmt: skip
 
 

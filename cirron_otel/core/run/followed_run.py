@@ -21,6 +21,7 @@ from ..spool.journal import open_scopes
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.reader import BatchFile, SpoolReader
 from .accounts import BY_RULE, AccountNames
+from .figures.medians import median_of
 from .opening import open_run
 from .recent_batches import RecentBatches
 from .relations import known
@@ -188,7 +189,7 @@ class FollowedRun:
                 progress = self._progress[rank] = _RankProgress(end_ns, min(end_ns, now_ns))
             elif end_ns > progress.end_ns:
                 progress.end_ns, progress.seen_ns = end_ns, now_ns
-            progress.median_ns = round(float(np.median(ns)))
+            progress.median_ns = round(median_of(ns))
             cycles = np.diff(np.sort(start))
             progress.longest_cycle_ns = int(cycles.max()) if len(cycles) else 0
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -76,12 +77,14 @@ def as_spool(
     """
     from ..convert.formats import is_spool
 
-    if is_spool(source, source_format):
-        yield OpenedSource(source)
-        return
-    from ..convert.as_spool import opened_as_spool
-
     with contextlib.ExitStack() as stack:
+        stack.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(100_000)  # there are many records, but no reference cycles
+        if is_spool(source, source_format):
+            yield OpenedSource(source)
+            return
+        from ..convert.as_spool import opened_as_spool
+
         with progress(stage, BYTES) as shown:
             opened = opened_as_spool(source, source_format, shown, run)
             directory, conversion = stack.enter_context(opened)

@@ -130,11 +130,11 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
 
 def _check_no_hint(directory: Path) -> None:
     """Raise InputError for a directory that is not a spool, but another kind of source."""
-    hint = hint_for(directory)
-    if hint is not None:
-        try:
-            find_spool(directory)
-        except InputError:
+    try:
+        find_spool(directory)
+    except InputError:
+        hint = hint_for(directory)
+        if hint is not None:
             raise InputError(hint) from None
 
 

@@ -12,12 +12,16 @@ from hypothesis import HealthCheck, given, settings
 
 from cirron_otel import exactjson
 from cirron_otel.core.analysis.verify import verify_spool
-from cirron_otel.core.run.spool_summary import SpoolSummary, summarise
+from cirron_otel.core.run.load.errors import NotReducibleError
+from cirron_otel.core.run.spool_summary import SpoolSummary, counted, read_counts, summarise
 from cirron_otel.core.run.trees import Forest, TreeLimits, TreeNode, build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import InputError
+from tests.core.run.spools import written
 from tests.kit.examples import examples
+from tests.kit.generators.ordered import ordered_spool
+from tests.kit.generators.trees import random_spool, training
 from tests.kit.spools.made import (
     EPOCH_NS,
     encoded,
@@ -36,6 +40,48 @@ def spool_of(root: Path, *found: dict[str, Any]) -> SpoolReader:
     for batch in found:
         writer.write(encoded(batch))
     return SpoolReader(root)
+
+
+class TestWays:
+    """A recording whose scopes follow what is inside them is counted without being kept."""
+
+    def test_a_training_is_counted(self, tmp_path: Path) -> None:
+        assert_equal(written(tmp_path, training(3, 40)), is_counted=True)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_recorded_spools_are_counted(self, name: str) -> None:
+        assert_equal(SpoolReader(SPOOLS / name), is_counted=True)
+
+    def test_seeded_spools_have_equal_counts_if_they_are_counted(self, tmp_path: Path) -> None:
+        counts = [
+            assert_equal(written(tmp_path / f"{number}", files))
+            for number, files in enumerate(
+                [*map(ordered_spool, range(200)), *(random_spool(each, 12) for each in range(50))]
+            )
+        ]
+        assert sum(counts) > 60
+
+    def test_a_mark_after_its_scope_is_read(self, tmp_path: Path) -> None:
+        first, second = made(1, spans=[span(1)]), made(2, marks=[mark(2, 1)])
+        reader = spool_of(tmp_path, first, second)
+        with pytest.raises(NotReducibleError):
+            counted(reader)
+        [session] = summarise(reader).sessions
+        assert (session.spans, session.marks) == (1, 1)
+
+
+def assert_equal(reader: SpoolReader, *, is_counted: bool = False) -> bool:
+    """Check that both ways have equal results; return whether the records can be counted."""
+    try:
+        found = counted(reader)
+    except NotReducibleError:
+        assert not is_counted
+        return False
+    expected = read_counts(reader)
+    found.total.ranks.discard(None)
+    found.total.pids.clear()
+    assert found == expected
+    return True
 
 
 def nodes(trees: list[TreeNode]) -> list[TreeNode]:

@@ -1,7 +1,8 @@
 """The cost of the figures of many ranks, from synthetic blocks of units: time a row, and memory.
 
-The blocks are created as they are read, and the time of that does not count. Each size is measured
-in a process of its own, for its peak of memory.
+A row is one of the relations `unit` and `part`: a unit of four phases is five rows. The blocks are
+created as they are read, and the time of that does not count. Each size is measured in a process of
+its own, for its peak of memory.
 """
 
 from __future__ import annotations
@@ -127,11 +128,12 @@ def measure(ranks: int, units: int) -> None:
     count, total = ranks * units, sum(clock.spent.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     each = ", ".join(f"{name} {spent / count * 1e9:.0f}" for name, spent in clock.spent.items())
-    row_ns = total / count * 1e9
+    unit_ns, rows = total / count * 1e9, 1 + len(_PHASES)
+    row_ns = unit_ns / rows
     above = ", ABOVE" if row_ns > ROW_BAR_NS or peak > MEMORY_BAR_MB else ""
     print(
-        f"  {ranks:>6,} ranks x {units:>9,} units, {row_ns:6.0f} ns a row ({each}),"
-        f" {peak:5.0f} MB{above}"
+        f"  {ranks:>6,} ranks x {units:>9,} units, {row_ns:4.0f} ns a row, {unit_ns:5.0f} ns a unit"
+        f" of {rows} rows ({each}), {peak:4.0f} MB{above}"
     )
 
 

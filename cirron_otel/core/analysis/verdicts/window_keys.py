@@ -99,12 +99,12 @@ class WindowKeys:
         """Add units."""
         units, _ = sorted_by_rank(units, {})
         block = [np.ascontiguousarray(units[name]) for name in _COLUMNS]
+        block[0] = self._epochs(block[0])
         for rank, place in by_rank(units):
             if not self._ranks or rank != self._ranks[-1]:
                 self._close()
                 self._ranks.append(rank)
-            columns = [column[place] for column in block]
-            self._pieces.append([self._epochs(columns[0]), *columns[1:]])
+            self._pieces.append([column[place] for column in block])
 
     def _epochs(self, parents: np.ndarray) -> np.ndarray:
         firsts = np.append(0, np.flatnonzero(parents[1:] != parents[:-1]) + 1)

@@ -137,7 +137,7 @@ class WindowSums:
         is_timed = (flags & SUMS) == 0
         every = np.ones(end, np.bool_) if not is_timed.all() else is_timed
         places, gaps = _gaps(rank, session, start, ns, every)
-        present, firsts, counts = np.unique(rank[places], return_index=True, return_counts=True)
+        present, firsts, counts = _runs(rank[places])
         outside, work = sums_at(gaps[places], firsts), sums_at(ns[places], firsts)
         columns = present.tolist(), counts.tolist(), outside, work
         for number, count, outside_ns, work_ns in zip(*columns, strict=True):
@@ -250,9 +250,14 @@ def _means(parts: list[_Sums]) -> StepMeans:
 
 def _groups(rank: np.ndarray, is_slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the ranks of rows in order, and for each row twice its rank's place; + 1 if slow."""
-    firsts = np.flatnonzero(np.r_[True, rank[1:] != rank[:-1]])
-    place = np.repeat(np.arange(len(firsts)), np.diff([*firsts, len(rank)]))
-    return rank[firsts], 2 * place + is_slow
+    ranks, _, counts = _runs(rank)
+    return ranks, 2 * np.repeat(np.arange(len(ranks)), counts) + is_slow
+
+
+def _runs(rank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the ranks of rows in order, the first row of each, and the number of its rows."""
+    firsts = np.flatnonzero(np.r_[len(rank) > 0, rank[1:] != rank[:-1]])
+    return rank[firsts], firsts, np.diff(firsts, append=len(rank))
 
 
 def _sums(

@@ -11,6 +11,7 @@ from ..accounts import OVERRIDING
 from .durations import to_ns
 from .ledger import Lane
 from .ledger_waiting import move_waiting
+from .medians import median_of
 from .outside import BETWEEN
 from .unit_accounts import UNATTRIBUTED, WAITING
 
@@ -51,14 +52,6 @@ def period_of(lane: Lane) -> np.ndarray:
     return period
 
 
-def _median(values: np.ndarray) -> float:
-    """Return the median of integers; for few of them, much faster than NumPy's function."""
-    high = len(values) // 2
-    low = (len(values) - 1) // 2
-    ordered = np.partition(values, (low, high))
-    return (float(ordered[low]) + float(ordered[high])) / 2
-
-
 def _lost(lane: Lane) -> None:
     if not lane.is_lost.any():
         return
@@ -80,7 +73,7 @@ def _stalled(lane: Lane) -> None:
         others[place] = False
         if not others.any():
             continue
-        median = _median(period[others])
+        median = median_of(period[others])
         excess = int(period[place] - median)
         if period[place] > _STALLED * median > 0:
             _take_at(lane, "stalled", place, excess, NOT_OF_PERIOD | {"lost"})
@@ -133,7 +126,7 @@ def _warm_up(lane: Lane) -> None:
     done = _done(lane)
     if len(work[done]) < _FEW:
         return
-    median = _median(work[done])
+    median = median_of(work[done])
     medians: dict[str, float] | None = None
     for first in first_units:
         some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
@@ -142,7 +135,7 @@ def _warm_up(lane: Lane) -> None:
         if not warm or first + warm >= count:
             continue
         if medians is None:
-            medians = {name: _median(times[done]) for name, times in lane.accounts.items()}
+            medians = {name: median_of(times[done]) for name, times in lane.accounts.items()}
         for place in range(first, first + warm):
             _move_excess(lane, place, int(work[place] - median), medians)
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from .ledger import Lane
+from .medians import median_of
 
 _FEW: Final = 4
 """The minimum number of units for a rule to hold."""
@@ -25,23 +26,21 @@ def move_waiting(lanes: Sequence[Lane]) -> None:
     """Move the time in which ranks wait for slower ones."""
     if len(lanes) < 2:
         return
-    last = max(int(lane.number.max()) // lane.size for lane in lanes)
-    at_once = max(_CELLS // len(lanes), 1)
-    at_once = min(at_once, last + 1)
-    chunks = list(range(0, last + 1, at_once))
-    synchronised = _synchronised(lanes, chunks, at_once)
-    some = [lane for lane, is_in in zip(lanes, synchronised, strict=True) if is_in]
-    if len(some) < 2:
+    units = _Units(lanes)
+    synchronised = _synchronised(units)
+    if synchronised.sum() < 2:
         return
+    if not synchronised.all():
+        units = _Units([lanes[place] for place in np.flatnonzero(synchronised).tolist()])
     sources = ["communication", "backward"]
-    if _waits_only_in_collectives(some, chunks, at_once):
+    if _waits_only_in_collectives(units):
         sources.remove("backward")
-    if _waits_in_forward(some, chunks, at_once):
+    if _waits_in_forward(units):
         sources.insert(1, "forward")
-        for lane in some:
+        for lane in units.lanes:
             _set_waiting(lane, lane.waiting + lane.accounts["forward"])
-    for chunk in _tables(some, chunks, at_once):
-        _move_waiting(some, chunk, sources)
+    for chunk in units.tables():
+        _move_waiting(units.lanes, chunk, sources)
 
 
 def _set_waiting(lane: Lane, waiting: np.ndarray) -> None:
@@ -50,28 +49,28 @@ def _set_waiting(lane: Lane, waiting: np.ndarray) -> None:
     lane.own, lane.waiting = np.where(lane.own < 0, -1, own), waiting
 
 
-def _waits_only_in_collectives(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
+def _waits_only_in_collectives(units: _Units) -> bool:
     """Return whether ranks wait in collectives in scopes of their own, and not in backward passes.
 
     The phases in which they wait are those that explain more waiting. If these are the collectives,
     the times of the lanes are changed accordingly.
     """
+    lanes = units.lanes
     if not all("communication" in lane.accounts for lane in lanes):
         return False
     before = [(lane.own, lane.waiting) for lane in lanes]
-    of_both = _total_wait(lanes, chunks, at_once)
+    of_both = _total_wait(units)
     for lane in lanes:
         _set_waiting(lane, lane.accounts["communication"])
-    if _total_wait(lanes, chunks, at_once) > of_both:
+    if _total_wait(units) > of_both:
         return True
     for lane, (own, waiting) in zip(lanes, before, strict=True):
         lane.own, lane.waiting = own, waiting
     return False
 
 
-def _total_wait(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> int:
-    tables = _tables(lanes, chunks, at_once)
-    return sum(int(_waits(each.own, each.waiting).sum()) for each in tables)
+def _total_wait(units: _Units) -> int:
+    return sum(int(_waits(each.own, each.waiting).sum()) for each in units.tables())
 
 
 def _waits(own: np.ndarray, waiting: np.ndarray) -> np.ndarray:
@@ -96,16 +95,16 @@ def _move_waiting(lanes: Sequence[Lane], chunk: _Chunk, sources: Sequence[str]) 
                 wait = wait - taken
 
 
-def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> bool:
+def _waits_in_forward(units: _Units) -> bool:
     """Return whether ranks wait for each other in the forward pass, as with sharded weights.
 
     Their forward passes end together then, though they begin at different times: at least in the
     units in which one rank is slow.
     """
-    if not all("forward" in lane.accounts for lane in lanes):
+    if not all("forward" in lane.accounts for lane in units.lanes):
         return False
     begins, ends, cycles = [], [], []
-    for chunk in _tables(lanes, chunks, at_once, has_forward=True):
+    for chunk in units.tables(has_forward=True):
         is_known = (chunk.forwarded >= 0).all(axis=0)
         if is_known.any():
             ends.append(np.ptp(chunk.forwarded[:, is_known], axis=0))
@@ -117,24 +116,33 @@ def _waits_in_forward(lanes: Sequence[Lane], chunks: list[int], at_once: int) ->
     differs = begin > _LITTLE * cycle
     if np.count_nonzero(differs) < max(_FEW, _LITTLE * len(begin)):
         return False
-    return bool(np.median(end[differs] / begin[differs]) * _TOGETHER < 1)
+    return bool(median_of(end[differs] / begin[differs]) * _TOGETHER < 1)
 
 
-def _synchronised(lanes: Sequence[Lane], chunks: list[int], at_once: int) -> np.ndarray:
+def _synchronised(units: _Units) -> np.ndarray:
     """Return whether the units of each lane take as long as those of the others, in most units."""
-    different, total = np.zeros(len(lanes)), np.zeros(len(lanes))
-    for chunk in _tables(lanes, chunks, at_once):
+    different, total = np.zeros((2, len(units.lanes)))
+    for chunk in units.tables():
         is_known = chunk.own >= 0
         cycle = np.where(is_known, chunk.own + chunk.waiting, np.nan).astype(float)
         seen = is_known.sum(axis=0) > 1
         if not seen.any():
             continue
-        middle = np.nanmedian(cycle[:, seen], axis=0)
-        differs = np.abs(cycle[:, seen] - middle) > _DIFFERENT * middle
-        different += (differs & is_known[:, seen]).sum(axis=1)
-        total += is_known[:, seen].sum(axis=1)
+        cycle, is_known = cycle[:, seen], is_known[:, seen]
+        middle = _middle(cycle, is_known.sum(axis=0))
+        differs = np.abs(cycle - middle) > _DIFFERENT * middle
+        different += (differs & is_known).sum(axis=1)
+        total += is_known.sum(axis=1)
     synchronised: np.ndarray = (total > 0) & (different * 2 <= total)
     return synchronised
+
+
+def _middle(cycle: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the median of each column without its NaNs; `counts` is the number of the others."""
+    ordered, columns = np.sort(cycle, axis=0), np.arange(len(counts))  # NaNs come last
+    low, high = ((counts - 1 + offset) // 2 for offset in (0, 1))
+    middle: np.ndarray = (ordered[low, columns] + ordered[high, columns]) / 2
+    return middle
 
 
 class _Chunk(NamedTuple):
@@ -150,37 +158,53 @@ class _Chunk(NamedTuple):
     """For each lane, the places of its units and their columns."""
 
 
-def _tables(
-    lanes: Sequence[Lane], chunks: list[int], at_once: int, *, has_forward: bool = False
-) -> Iterator[_Chunk]:
-    """Yield all units in chunks, by their numbers."""
-    for first in chunks:
-        shape = len(lanes), at_once
-        chunk = _Chunk(
-            np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
-            np.full(shape if has_forward else 0, -1, np.int64),
-            np.zeros(shape if has_forward else 0, np.int64), [],
-        )  # fmt: skip
-        for row, lane in enumerate(lanes):
-            chosen, columns = places = _places(lane, first, at_once)
-            chunk.places.append(places)
-            chunk.own[row, columns] = lane.own[chosen]
-            chunk.waiting[row, columns] = lane.waiting[chosen]
-            if has_forward:
-                chunk.forwarded[row, columns] = lane.forwarded[chosen]
-                chunk.forward[row, columns] = lane.accounts["forward"][chosen]
-        yield chunk
+class _Units:
+    """The units of some lanes in chunks, by their numbers."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
+        self._count = max(int(lane.number.max()) // lane.size for lane in lanes) + 1
+        self._at_once = min(max(_CELLS // len(lanes), 1), self._count)
+        self._rows = [_row(lane) for lane in lanes]
+
+    def tables(self, *, has_forward: bool = False) -> Iterator[_Chunk]:
+        """Yield all units."""
+        for first in range(0, self._count, self._at_once):
+            shape = len(self.lanes), self._at_once
+            chunk = _Chunk(
+                np.full(shape, -1, np.int64), np.zeros(shape, np.int64),
+                np.full(shape if has_forward else 0, -1, np.int64),
+                np.zeros(shape if has_forward else 0, np.int64), [],
+            )  # fmt: skip
+            for number, (lane, row) in enumerate(zip(self.lanes, self._rows, strict=True)):
+                chosen, columns = places = _places(row, first, self._at_once)
+                chunk.places.append(places)
+                chunk.own[number, columns] = lane.own[chosen]
+                chunk.waiting[number, columns] = lane.waiting[chosen]
+                if has_forward:
+                    chunk.forwarded[number, columns] = lane.forwarded[chosen]
+                    chunk.forward[number, columns] = lane.accounts["forward"][chosen]
+            yield chunk
 
 
-def _places(lane: Lane, first: int, count: int) -> tuple[_Places, _Places]:
-    """Return the places of a lane's units in a chunk, and their columns."""
+def _row(lane: Lane) -> range | np.ndarray:
+    """Return the number of each entry of a lane, joined like its entries; -1 for a lost one.
+
+    It is a range if the lane has all numbers in order.
+    """
     group = lane.number if lane.size == 1 else lane.number // lane.size
-    if len(group) and group[-1] - group[0] == len(group) - 1 and not lane.is_lost.any():
-        begin = int(group[0])
-        if (group[1:] > group[:-1]).all():  # slices are faster
-            low, high = max(begin, first), min(begin + len(group), first + count)
-            high = max(high, low)
-            return slice(low - begin, high - begin), slice(low - first, high - first)
-    is_due = (group >= first) & (group < first + count) & ~lane.is_lost
-    chosen = np.flatnonzero(is_due)
-    return chosen, group[chosen] - first
+    if lane.is_lost.any():
+        return np.where(lane.is_lost, -1, group)
+    if len(group) and (group[1:] - group[:-1] == 1).all():
+        return range(int(group[0]), int(group[-1]) + 1)
+    return group
+
+
+def _places(row: range | np.ndarray, first: int, count: int) -> tuple[_Places, _Places]:
+    """Return the places of a lane's units in a chunk, and their columns."""
+    if isinstance(row, range):  # slices are faster
+        low, high = max(row.start, first), min(row.stop, first + count)
+        high = max(high, low)
+        return slice(low - row.start, high - row.start), slice(low - first, high - first)
+    chosen = np.flatnonzero((row >= first) & (row < first + count))
+    return chosen, row[chosen] - first

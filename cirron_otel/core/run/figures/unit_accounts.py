@@ -23,6 +23,7 @@ WAITING: Final = frozenset({"backward", "communication"})
 
 _LONG_GAP: Final = 50
 """A gap between parts has a name if it takes more than this fraction of its unit."""
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class AccountsOfUnits:
         rest = result.accounts[UNATTRIBUTED] = units["ns"] - covered
         has_gap = (rest > units["ns"] // _LONG_GAP) & ~is_due & ((units["flags"] & SUMS) == 0)
         if has_gap.any():
-            self._add_gaps(result, units, parts, places, has_gap)
+            self._add_gaps(result, units, parts, firsts, has_gap)
         return result
 
     def _overlapping(self, units: Block, parts: Block, places: np.ndarray) -> np.ndarray:
@@ -144,39 +145,48 @@ class AccountsOfUnits:
                     _latest(result.forwarded, where, ends)
 
     def _add_gaps(
-        self,
-        result: UnitAccounts,
-        units: Block,
-        parts: Block,
-        places: np.ndarray,
+        self, result: UnitAccounts, units: Block, parts: Block, firsts: np.ndarray,
         has_gap: np.ndarray,
-    ) -> None:
-        """Add the names of long gaps in some units, whose parts do not overlap."""
-        is_due = slice(None) if has_gap.all() else has_gap[places]
-        places = places[is_due]
-        if not len(places):
+    ) -> None:  # fmt: skip
+        """Add the names of long gaps in some units, whose parts do not overlap.
+
+        `firsts` has the place of the first part of each unit.
+        """
+        unit = np.flatnonzero(units["parts"])
+        if not len(unit):
             return
-        parts = {name: parts[name][is_due] for name in ("start_ns", "wall_ns", "name")}
-        start, end = parts["start_ns"], parts["start_ns"] + parts["wall_ns"]
-        is_first = np.r_[True, places[1:] != places[:-1]]
-        is_last = np.r_[is_first[1:], True]
-        ahead = start - np.where(is_first, units["start_ns"][places], np.r_[0, end[:-1]])
-        least = units["ns"][places] // _LONG_GAP
-        rest = np.where(is_last, (units["start_ns"] + units["ns"])[places] - end, 0)
-        before = np.where(is_first, NO_TEXT, np.r_[NO_TEXT, parts["name"][:-1]])
-        for gaps, pair in ((ahead, (before, parts["name"])), (rest, (parts["name"], None))):
-            rows = np.flatnonzero(gaps > least)
-            if not len(rows):
-                continue
-            after = pair[0][rows]
-            ahead_of = np.full(len(rows), NO_TEXT) if pair[1] is None else pair[1][rows]
-            for first, second, which in _pairs(after, ahead_of):
-                own = rows[which]
-                token = self._texts.token(self._gap(first, second))
-                times = result.names.setdefault(
-                    (UNATTRIBUTED, token), np.zeros(len(units["ns"]), np.int64)
-                )
-                np.add.at(times, places[own], gaps[own])
+        # In other units no gap is long enough.
+        least = np.where(has_gap, units["ns"] // _LONG_GAP, _NEVER)
+        start, counts, names = parts["start_ns"], units["parts"], parts["name"]
+        end, first, last = start + parts["wall_ns"], firsts[unit], (firsts + counts - 1)[unit]
+        ahead = np.empty(len(start), np.int64)
+        np.subtract(start[1:], end[:-1], out=ahead[1:])
+        ahead[first] = start[first] - units["start_ns"][unit]
+        rows = np.flatnonzero(ahead > np.repeat(least, counts))
+        before = names[rows - 1]
+        is_first = np.zeros(len(start), bool)
+        is_first[first] = True
+        before[is_first[rows]] = NO_TEXT
+        owner = np.repeat(np.arange(len(counts)), counts)[rows]
+        self._name_gaps(result, owner, before, names[rows], ahead[rows])
+        rest = (units["start_ns"] + units["ns"])[unit] - end[last]
+        rows = np.flatnonzero(rest > least[unit])
+        nothing = np.full(len(rows), NO_TEXT)
+        self._name_gaps(result, unit[rows], names[last[rows]], nothing, rest[rows])
+
+    def _name_gaps(
+        self, result: UnitAccounts, owner: np.ndarray, after: np.ndarray, ahead_of: np.ndarray,
+        gaps: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Add gaps of units between parts with two names."""
+        if not len(gaps):
+            return
+        for first, second, which in _pairs(after, ahead_of):
+            token = self._texts.token(self._gap(first, second))
+            times = result.names.setdefault(
+                (UNATTRIBUTED, token), np.zeros(len(result.device), np.int64)
+            )
+            np.add.at(times, owner[which], gaps[which])
 
     def _gap(self, first: int, second: int) -> str:
         """Return the name of the gap between the parts with two names."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from ..figures.medians import median_of
 from .assessment import Assessment, advise, locate
 from .claims import Bid
 from .cycles import Cycles
@@ -109,8 +110,8 @@ def _interval(cycles: Cycles, units: slice) -> _Course | None:
     rest[units] = False
     if not rest.any():
         return None
-    base = float(np.median(cycles.work[rest]))
-    slow = float(np.median(cycles.work[units]))
+    base = median_of(cycles.work[rest])
+    slow = median_of(cycles.work[units])
     excess = _by_account(cycles, units, rest, max(float((cycles.work[units] - base).sum()), 0))
     return _Course(cycles, units, excess, base, slow, is_step=True)
 
@@ -142,9 +143,9 @@ def _slowing(cycles: Cycles, limits: Limits) -> _Course | None:
     if len(steady) * cycles.aligned.size < _FEWEST or len(steady) < _FIFTHS:
         return None
     work = cycles.work[steady]
-    medians = [float(np.median(each)) for each in np.array_split(work, _FIFTHS)]
+    medians = [median_of(each) for each in np.array_split(work, _FIFTHS)]
     factor = limits["slowing_down.factor"]
-    clipped = np.minimum(work, _HIGH * float(np.median(work)))
+    clipped = np.minimum(work, _HIGH * median_of(work))
     at, is_step = _change(clipped)
     rises = (
         all(b >= _SLACK * a for a, b in pairwise(medians)) and medians[-1] >= factor * medians[0]
@@ -156,7 +157,7 @@ def _slowing(cycles: Cycles, limits: Limits) -> _Course | None:
     if is_step and interval is not None and 2 * (len(work) - at) < len(work):
         return None  # a slow interval at the end
     base = float(clipped[:at].mean()) if is_step else _start_of(clipped)
-    slow = float(np.median(work[at:])) if is_step else medians[-1]
+    slow = median_of(work[at:]) if is_step else medians[-1]
     begin = int(steady[at]) if is_step else int(steady[0])
     units = slice(begin, int(steady[-1]) + 1)
     excess = _rising(cycles, steady, at if is_step else 0, clipped - base)
@@ -169,10 +170,10 @@ def _stays(work: np.ndarray, at: int, factor: float) -> bool:
     last = work[-max(len(work) // _TENTHS, 1) :]
     if min(len(before), len(after)) < _FEWEST_AFTER:
         return False
-    base = factor * float(np.median(before))
+    base = factor * median_of(before)
     error = (float(before.var()) / len(before) + float(after.var()) / len(after)) ** 0.5
     is_clear = float(after.mean() - before.mean()) > _CLEAR * error
-    return is_clear and min(float(np.median(after)), float(np.median(last))) >= base
+    return is_clear and min(median_of(after), median_of(last)) >= base
 
 
 def _start_of(work: np.ndarray) -> float:
@@ -217,7 +218,7 @@ def _rising(
     growth = {}
     for name in cycles.accounts:
         times = cycles.account(name)[steady]
-        grown = float(np.median(times[last]) - np.median(times[first]))
+        grown = median_of(times[last]) - median_of(times[first])
         if grown > 0:
             growth[name] = grown
     total = sum(growth.values())

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..figures.durations import to_ns
 from ..figures.ledger import Ledger
+from ..figures.medians import median_of, percentiles_of
 from .claims import Bid, Claims
 
 WORK: Final = (
@@ -62,7 +63,9 @@ def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
     if not lanes:
         return Aligned([], [], np.zeros(0, np.int64), size)
     most = max(numbers, key=len)
-    shares = [each is most or 2 * np.isin(most, each).sum() >= len(most) for each in numbers]
+    shares = [
+        np.array_equal(each, most) or 2 * np.isin(most, each).sum() >= len(most) for each in numbers
+    ]
     lanes = [lane for lane, is_in in zip(lanes, shares, strict=True) if is_in]
     numbers = [each for each, is_in in zip(numbers, shares, strict=True) if is_in]
     first = numbers[0]
@@ -98,7 +101,7 @@ def deviation_of(values: np.ndarray) -> float:
     """Return the robust deviation from the lower half: (median - 10th percentile) / 1.28."""
     if not len(values):
         return 0.0
-    low, middle = np.percentile(values, (10, 50))
+    low, middle = percentiles_of(values, (10, 50))
     return float(middle - low) / 1.28
 
 
@@ -189,7 +192,7 @@ class Cycles:
     def median_ns(self) -> float:
         """The median of the work of the steady units."""
         work = self.work[self.is_steady]
-        return float(np.median(work)) if len(work) else 0.0
+        return median_of(work) if len(work) else 0.0
 
     @cached_property
     def deviation_ns(self) -> float:
@@ -198,7 +201,7 @@ class Cycles:
 
     def baselines(self, units: np.ndarray) -> dict[str, float]:
         """Return the median time of each account over some units, given as a mask."""
-        return {name: float(np.median(self.account(name)[units])) for name in self.accounts}
+        return {name: median_of(self.account(name)[units]) for name in self.accounts}
 
     def add_excess(
         self, bid: Bid, excess: np.ndarray, baselines: dict[str, float], *, is_host: bool = False

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...nouns import plural
+from ..figures.medians import median_of
 from .assessment import Assessment, advise, locate
 from .courses import slow_interval
 from .cycles import Cycles
@@ -50,7 +51,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
             continue
         times, median = cycles.account("input"), cycles.median_ns
         later = cycles.is_steady & ~begins
-        usual = float(np.median(times[later])) if later.any() else 0.0
+        usual = median_of(times[later]) if later.any() else 0.0
         over = times - usual
         slow = begins & (times > _FIRST_FACTOR * median) & (2 * over > cycles.work - median)
         if slow.sum() < 2:
@@ -60,7 +61,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         epochs = max(epochs, int(slow.sum()))
         count_of_all += int(slow.sum()) * len(aligned.lanes)
         # Between the units, the iterator of the last epoch stops its workers.
-        gap = float(np.median(cycles.account("between_units")[later])) if later.any() else 0.0
+        gap = median_of(cycles.account("between_units")[later]) if later.any() else 0.0
         for place, number in enumerate(aligned.lanes):
             count = len(assessment.ledger.lanes[number].ns)
             for account, base in (("input", usual), ("between_units", gap)):

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...nouns import plural
 from ..figures.durations import to_ns
+from ..figures.medians import medians_of, percentiles_of
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, Cycles, is_synchronised
@@ -103,8 +104,8 @@ def _persistent(assessment: Assessment, work: RankWork) -> Iterator[_Slow]:
     """Yield groups of lanes that are slow in all units."""
     steady = work.cycles.is_steady
     matrix = work.matrix[:, steady]
-    differences = matrix - np.median(matrix, axis=0)
-    low, medians = np.percentile(differences, (10, 50), axis=1)
+    differences = matrix - medians_of(matrix, axis=0)
+    low, medians = percentiles_of(differences, (10, 50))
     deviations = (medians - low) / 1.28
     middle = (len(deviations) - 1) // 2
     error = np.hypot(deviations, np.partition(deviations, middle)[middle])
@@ -132,7 +133,8 @@ def _persistent(assessment: Assessment, work: RankWork) -> Iterator[_Slow]:
 def _price_persistent(assessment: Assessment, work: RankWork, slow: _Slow) -> Finding | None:
     cycles, places, excess = work.cycles, slow.places, slow.excess
     typical = work.matrix - excess[:, None]
-    saved = work.saved(typical)
+    low = np.where(excess > 0, np.maximum(excess - _LOW * slow.error, 0), 0)
+    saved, low_saved = work.saved(typical, work.matrix - low[:, None])
     bid = assessment.claims.bid()
     by_account: dict[str, float] = {}
     for place in range(len(cycles.aligned.lanes)):
@@ -168,26 +170,24 @@ def _price_persistent(assessment: Assessment, work: RankWork, slow: _Slow) -> Fi
         )  # fmt: skip
         _advise(finding, kind)
 
-    low_ns = bid.total_ns * _low_part(work, slow, float(saved.sum()))
+    low_ns = bid.total_ns * _low_part(work, typical, float(saved.sum()), float(low_saved.sum()))
     finding = assessment.price(kind, bid, describe, low_ns=low_ns)
     if finding is not None:
         work.matrix = typical
     return finding
 
 
-def _low_part(work: RankWork, slow: _Slow, saved_ns: float) -> float:
+def _low_part(work: RankWork, typical: np.ndarray, saved_ns: float, low_ns: float) -> float:
     """Return the 90 % lower bound of the saved time, as a part of it.
 
     The time is uncertain because the excess of the slow lanes is, and the spread of the work of the
-    waiting phase.
+    waiting phase. `low_ns` is the time that is saved if their excess is at its lower bound.
     """
     if saved_ns <= 0:
         return 0.0
-    excess = np.where(slow.excess > 0, np.maximum(slow.excess - _LOW * slow.error, 0), 0)
-    by_excess = work.saved(work.matrix - excess[:, None]).sum()
     wider = 1 + _LOW / (2 * max(len(work.cycles.numbers), 1)) ** 0.5
-    by_spread = work.saved(work.matrix - slow.excess[:, None], wider).sum()
-    errors = [max(1 - float(each) / saved_ns, 0.0) for each in (by_excess, by_spread)]
+    by_spread = float(work.saved(typical, wider=wider)[0].sum())
+    errors = [max(1 - each / saved_ns, 0.0) for each in (low_ns, by_spread)]
     return max(1 - math.hypot(*errors), 0.0)
 
 
@@ -224,7 +224,7 @@ def _of_units(assessment: Assessment, work: RankWork) -> Finding | None:
     if not units.any():
         return None
     typical = np.where(slow, usual, matrix)
-    saved = work.saved(typical)
+    [saved] = work.saved(typical)
     bid = assessment.claims.bid()
     by_account: dict[str, float] = {}
     by_place = {}

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ..figures.medians import median_of
 from ..relations import ABSENT
 from .assessment import Assessment, locate
 from .facts import Facts, ValueSeries
@@ -109,7 +110,7 @@ def _diverges(series: ValueSeries, limits: Limits) -> tuple[int, float, float, f
     places, numbers = _finite(series)
     if len(numbers) < _FEWEST:
         return None
-    tenths = [float(np.median(each)) for each in np.array_split(numbers, _TENTHS)]
+    tenths = [median_of(each) for each in np.array_split(numbers, _TENTHS)]
     first, best, last = tenths[0], min(tenths), tenths[-1]
     rises = tenths[-3] < tenths[-2] < tenths[-1]
     if best <= 0 or not rises:
@@ -154,7 +155,7 @@ def _explodes(series: ValueSeries, limits: Limits) -> np.ndarray:
     candidates = np.flatnonzero(numbers > factor * float(positive.min(initial=np.inf)))
     hits = [
         each for each in candidates[candidates >= _SOME].tolist()
-        if numbers[each] > factor * float(np.median(numbers[max(each - _BEFORE, 0) : each])) > 0
+        if numbers[each] > factor * median_of(numbers[max(each - _BEFORE, 0) : each]) > 0
     ]  # fmt: skip
     return places[np.array(hits, np.int64)]
 
@@ -170,7 +171,7 @@ def _exploding(
     numbers = [_unit_of(assessment, series, int(each)) for each in places[:_BEFORE]]
     finding.steps = [(each, each) for each in dict.fromkeys(numbers) if each is not None]
     most = float(series.numbers[places].max())
-    usual = float(np.median(_finite(series)[1]))
+    usual = median_of(_finite(series)[1])
     where = units_text(finding.steps, facts.unit) if finding.steps else f"{len(places)} values"
     who = f" of {facts.who(finding.ranks, begins=False)}" if finding.ranks else ""
     finding.sentence = (

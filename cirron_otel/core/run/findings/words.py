@@ -9,6 +9,7 @@ import numpy as np
 
 from ...durations import duration
 from ...nouns import plural
+from ..figures.medians import median_of
 from .finding import Finding
 
 _MOST_RANKS: Final = 5
@@ -106,7 +107,7 @@ def period_of(numbers: Sequence[int] | np.ndarray) -> int | None:
     distances = np.diff(np.unique(np.asarray(numbers, np.int64)))
     if len(distances) < 2:
         return None
-    middle = int(np.median(distances))
+    middle = int(median_of(distances))
     # Two distances of a few units agree to 1 by chance.
     slack = 1 if len(distances) > 2 or middle >= _FAR else 0
     return middle if middle > 1 and bool((abs(distances - middle) <= slack).all()) else None

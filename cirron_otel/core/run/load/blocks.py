@@ -22,9 +22,8 @@ def unit_blocks(
     """
     table, below = units.table(), parts.table()
     at = {name: number for number, name in enumerate(units.names)}
-    keys = ("no", "start_ns", "rank")[: 2 + by_rank]
-    order = np.lexsort([table[:, at[key]] for key in keys])
-    counts = np.asarray(table[:, at["parts"]])
+    order = np.lexsort(units.taken(*("no", "start_ns", "rank")[: 2 + by_rank]).T)
+    counts = units.taken("parts")[:, 0]
     firsts = np.cumsum(counts) - counts
     for first in range(0, len(order), size):
         chosen = order[first : first + size]
@@ -35,6 +34,8 @@ def unit_blocks(
             {name: rows[:, number] for name, number in at.items()},
             {name: inside[:, number] for number, name in enumerate(parts.names)},
         )
+        units.release()
+        parts.release()
 
 
 def ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:

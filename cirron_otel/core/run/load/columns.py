@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from array import array as array_of
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ class Columns:
         self._most_values = _UNSEALED * len(self.names)
         self._arrays: list[np.ndarray] = []
         self._file: IO[bytes] | None = None
+        self._map: mmap.mmap | None = None
         self._in_file = self._bytes = 0
         self.count = 0
 
@@ -118,7 +120,25 @@ class Columns:
                 self._arrays = [np.concatenate([np.zeros((0, width), np.int64), *self._arrays])]
             return self._arrays[0]
         self._spill()
-        return np.memmap(self._file, np.int64, "r", shape=(self._in_file, width))
+        if self._map is None or len(self._map) < self._in_file * width * 8:
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._map, np.int64).reshape(self._in_file, width)
+
+    def taken(self, *names: str) -> np.ndarray:
+        """Return some columns of all rows, in memory."""
+        table, places = self.table(), [self.names.index(name) for name in names]
+        found = np.empty((len(table), len(places)), np.int64)
+        for first in range(0, len(table), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            for column, place in enumerate(places):
+                found[some, column] = table[some, place]
+            self.release()
+        return found
+
+    def release(self) -> None:
+        """Release the memory of the parts of the file that were read; they can be read again."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in blocks, as they were added."""
@@ -126,3 +146,4 @@ class Columns:
         for first in range(0, len(table), _AT_ONCE):
             rows = table[first : first + _AT_ONCE]
             yield {name: rows[:, at] for at, name in enumerate(self.names)}
+            self.release()

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from ....semconv import HOST_NAME
 from ...analysis.run_batch import either
 from ...records.rows import IndexedSpan, shown
@@ -14,6 +16,7 @@ from .errors import NotReducibleError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
+_NO_ATTRIBUTES: Final = msgspec.Raw(b"{}")
 N = TypeVar("N", int, int | None)
 
 
@@ -52,9 +55,9 @@ class RankSums:
             last = check(max(ends))
             check(min(ends))
             self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
-        for span in spans:
-            if span.name == _RECOMPUTE:
-                self.recompute_ns += duration_of(span) or 0
+        self.recompute_ns += sum(
+            [duration_of(span) or 0 for span in spans if span.name == _RECOMPUTE]
+        )
 
 
 @dataclass(slots=True)
@@ -90,7 +93,11 @@ class LaneSums:
             some = spans if len(present) == 1 else [s for s in spans if s.rank == rank]
             self.ranks.setdefault(rank, RankSums()).add(some)
         for span in spans:
-            if span.gpu_ns is not None or span.memory_peak_bytes is not None or span.has_attributes:
+            if (
+                span.gpu_ns is not None
+                or span.memory_peak_bytes is not None
+                or span.attrs != _NO_ATTRIBUTES
+            ):
                 self._add_costs(span)
 
     def add_overhead(self, rank: int | None, ns: int) -> None:

@@ -42,6 +42,8 @@ from .tree import ScopeTree
 
 EVAL: Final = "eval"
 EPOCH: Final = "epoch"
+_MOST_LEVELS: Final = 4
+"""More than the levels around a unit in which an evaluation and an epoch are searched."""
 _DIGEST: Final = "a digest"
 """The kind of a mark with a digest; no text that is read is this object."""
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
@@ -177,12 +179,15 @@ class Marks:
         *,
         is_inner: bool = False,
     ) -> None:
-        is_eval = any(each is not None and each.name == EVAL for each in chain)
-        epoch, has_epoch = NO_TEXT, False
+        is_eval = has_epoch = False
+        epoch = NO_TEXT
         for each in chain:
-            if each is not None and each.name == EPOCH:
+            if each is None:
+                continue
+            if each.name == EVAL:
+                is_eval = True
+            elif each.name == EPOCH and not has_epoch:
                 epoch, has_epoch = self._texts.token_of(each.index), True
-                break
         around = self._texts.token(outside)
         for number, mark in marks:
             name = mark.name
@@ -251,14 +256,14 @@ class Marks:
 
     def blocks(self, tree: ScopeTree) -> Iterator[Block]:
         """Yield the relation `mark`, in any order, after `finish`."""
-        outside: dict[tuple[int, int], tuple[int, int, int]] = {}
+        outside: dict[int, tuple[int, int, int]] = {}
         for block in self.rows.blocks():
-            places = np.stack([block["around"], block["levels"]], axis=1)
-            distinct, which = np.unique(places, axis=0, return_inverse=True)
-            for around, levels in map(tuple, distinct.tolist()):
-                if (around, levels) not in outside:
-                    outside[around, levels] = self._outside(tree, around, levels)
-            found = np.array([outside[around, levels] for around, levels in distinct.tolist()])
+            keys = block["around"] * _MOST_LEVELS + block["levels"]
+            distinct, which = np.unique(keys, return_inverse=True)
+            for key in distinct.tolist():
+                if key not in outside:
+                    outside[key] = self._outside(tree, *divmod(key, _MOST_LEVELS))
+            found = np.array([outside[key] for key in distinct.tolist()])
             is_eval, epoch, has_epoch = found.reshape(-1, 3)[which.reshape(-1)].T
             is_known = block["has_epoch"] == 1
             yield {

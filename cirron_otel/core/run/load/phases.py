@@ -50,9 +50,12 @@ def duration_of(span: IndexedSpan) -> int | None:
 
     A duration of more than 64 bits counts as missing.
     """
-    if span.start_ns is None or span.end_ns is None:
+    start, end = span.start_ns, span.end_ns
+    if start is None or end is None:
         return None
-    ns = max(span.end_ns - span.start_ns, 0)
+    ns = end - start
+    if ns < 0:
+        return 0
     return ns if ns <= MOST_NS else None
 
 

@@ -27,7 +27,7 @@ from ..shapes.producers import REQUEST, TRAINING, Producer, producer_of
 from .blocks import unit_blocks
 from .canonical import CanonicalNames, is_canonical
 from .errors import NotReducibleError
-from .hashes import hashes_of, sorted_hashes
+from .hashes import contains, hashes_of, sorted_hashes
 from .lanes import LaneSums
 from .marks import Marks
 from .phases import Numbered, duration_of
@@ -236,9 +236,7 @@ class Reducer:
 
     def is_recorded(self, id_: str) -> bool:
         """Return whether a span with this id was added, after `finish`."""
-        ids, wanted = self._sorted_ids, hash(id_)
-        place = int(np.searchsorted(ids, wanted))
-        return place < len(ids) and bool(ids[place] == wanted)
+        return contains(self._sorted_ids, id_)
 
     def _check_left(self, ids: np.ndarray) -> None:
         """Check that no span came after its parent, and that no unit is inside another one."""

@@ -26,6 +26,8 @@ _MOST_VERSIONS: Final = 100
 _MOST_LISTED: Final = 1000
 _SUMMARISED: Final = ("start_ns", "end_ns", "rank", "pid")
 _NO_ROWS: Final = np.zeros(0, np.int64)
+_DERIVED: Final = ("first_by_id", "above", "tops", "_by_id", "_by_parent", "_marks_by_scope")
+"""The properties that depend on the scopes."""
 
 
 class Scopes:
@@ -51,13 +53,14 @@ class Scopes:
         self.places = Places()
         self._has_summaries = False
         columns = [Columns(name) for name in ("scope", "scope_mark", "scope_snapshot")]
+        spans, marks, snapshots = columns
         for batch in batches:
             self._add(batch, *columns)
-        self._spans, self._marks, snapshots = (each.table() for each in columns)
-        origins = self._spans[:, 4:6] if self._has_summaries else self._spans[:0, 4:6]
-        self._ids, (self.id, self.parent, self.mark_scope, snapshot_scope, origin) = _numbered(
-            [self._spans[:, :2], self._spans[:, 2:4], self._marks[:, :2], snapshots, origins]
-        )
+        self._spans, self._marks = spans.table(), marks.table()
+        ids = [spans.taken("id_high", "id_low"), spans.taken("parent_high", "parent_low")]
+        ids += [each.taken("scope_high", "scope_low") for each in (marks, snapshots)]
+        ids.append(spans.taken("origin_high", "origin_low") if self._has_summaries else ids[0][:0])
+        self._ids, (self.id, self.parent, self.mark_scope, snapshot_scope, origin) = _numbered(ids)
         self._high = self._ids[:, 0].copy()
         self.rows, self.mark_rows = (np.arange(len(each)) for each in (self._spans, self._marks))
         if once:
@@ -65,12 +68,25 @@ class Scopes:
         self.recorded = self.rows
         """The recorded scopes that count."""
         self._shape()
-        self._by_id = _Groups(self.id, self.rows)
-        self._by_parent = _Groups(self.parent, self.rows, self.column("start_ns"))
-        self._marks_by_scope = _Groups(self.mark_scope, self.mark_rows, self.mark_column("ts_ns"))
-        self.snapshots = len(snapshots)
-        self._snapshot_scope = snapshot_scope
-        self._snapshots_by_scope = _Groups(snapshot_scope, np.arange(len(snapshots)))
+        self.snapshots, self._snapshot_scope = snapshots.count, snapshot_scope
+        for each in columns:
+            each.release()
+
+    @cached_property
+    def _by_id(self) -> _Groups:
+        return _Groups(self.id, self.rows)
+
+    @cached_property
+    def _by_parent(self) -> _Groups:
+        return _Groups(self.parent, self.rows, self.column("start_ns"))
+
+    @cached_property
+    def _marks_by_scope(self) -> _Groups:
+        return _Groups(self.mark_scope, self.mark_rows, self.mark_column("ts_ns"))
+
+    @cached_property
+    def _snapshots_by_scope(self) -> _Groups:
+        return _Groups(self._snapshot_scope, np.arange(self.snapshots))
 
     def _shape(self) -> None:
         """Change scopes to the canonical form, of which only figures are computed."""
@@ -78,8 +94,7 @@ class Scopes:
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         rows, name = self._read(batch), shown(batch.name) or ""
         self.bytes += len(batch.data)
-        if rows.sdk_version is not None and len(self.sdk_versions) < _MOST_VERSIONS:
-            self.sdk_versions.add(shown(rows.sdk_version) or "")
+        add_version(self.sdk_versions, rows)
         found: Sequence[IndexedSpan] = rows.spans
         positions = None
         if may_have_summaries(batch.data):
@@ -160,7 +175,7 @@ class Scopes:
         self._high = self._ids[:, 0].copy()
         self.id, self.parent, self.rows = id_, alias[parent], rows
         self.mark_scope = alias[self.mark_scope]
-        for name in ("first_by_id", "above", "tops"):
+        for name in _DERIVED:
             self.__dict__.pop(name, None)
         self.__dict__["_found"] = found
 
@@ -344,6 +359,12 @@ class Scopes:
         return list(zip(*counts, strict=True))
 
 
+def add_version(versions: set[str], rows: IndexedBatch) -> None:
+    """Add the version of the recorder of a batch to some versions, at most 100."""
+    if rows.sdk_version is not None and len(versions) < _MOST_VERSIONS:
+        versions.add(shown(rows.sdk_version) or "")
+
+
 class _Groups:
     """Rows by a number, in the order of a column, or else of the rows."""
 
@@ -360,18 +381,26 @@ class _Groups:
         return self._rows[first:last]
 
 
-def _numbered(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the distinct ids of some columns, and the number of each id in each column."""
-    every = np.concatenate(columns)
-    order = np.lexsort((every[:, 1], every[:, 0]))
-    ordered = every[order]
-    is_new = np.ones(len(every), bool)
-    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    numbers = np.empty(len(every), np.int64)
-    numbers[order] = np.cumsum(is_new) - 1
-    numbers[(every[:, 0] == ABSENT) & (every[:, 1] == NO_TEXT)] = -1
+def _numbered(columns: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the distinct ids of some columns, and the number of each id in each column.
+
+    Empty the list of the columns, so that their memory can be used.
+    """
     ends = np.cumsum([len(each) for each in columns])
-    return ordered[is_new], np.split(numbers, ends[:-1])
+    every = np.concatenate(columns)
+    columns.clear()
+    order = np.lexsort((every[:, 1], every[:, 0]))
+    is_new = np.zeros(len(every), bool)
+    is_new[:1] = True
+    for half in every.T:
+        ordered = half[order]
+        is_new[1:] |= ordered[1:] != ordered[:-1]
+    ordered = np.cumsum(is_new)
+    ordered -= 1
+    numbers = np.empty(len(every), np.int64)
+    numbers[order] = ordered
+    numbers[(every[:, 0] == ABSENT) & (every[:, 1] == NO_TEXT)] = -1
+    return every[order[is_new]], np.split(numbers, ends[:-1])
 
 
 def _first(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:

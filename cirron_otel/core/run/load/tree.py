@@ -38,10 +38,13 @@ class Extent:
     """The number, the process and the start of the first one."""
     last: tuple[int, int, Any] | None = None
     """The start, the number and the index of the step that started last."""
+    marks: int = 0
+    snapshots: int = 0
+    """The numbers of marks and snapshots; 0 if these are not counted."""
 
-    def add(self, number: int, span: IndexedSpan) -> None:
-        """Add a span that may be the first one."""
-        self.add_all([(number, span)])
+    def add(self, number: int, span: IndexedSpan, inside: Sequence[Numbered] = ()) -> None:
+        """Add a span that may be the first one, and the spans inside it."""
+        self.add_all([(number, span), *inside])
         if self.top is None or number < self.top[0]:
             self.top = number, span.pid, span.start_ns or 0
 
@@ -69,6 +72,8 @@ class Extent:
     def join(self, other: Extent) -> None:
         """Add the spans of another extent."""
         self.spans += other.spans
+        self.marks += other.marks
+        self.snapshots += other.snapshots
         for name, smaller in (("first_ns", min), ("last_ns", max)):
             times = [t for t in (getattr(self, name), getattr(other, name)) if t is not None]
             setattr(self, name, smaller(times, default=None))
@@ -266,7 +271,7 @@ class SessionMembers:
     def summaries(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last.
 
-        They have no numbers of marks and snapshots.
+        They have the numbers of marks and snapshots that the extents have.
         """
         extents = {number: Extent() for number in range(len(self.finder.sessions))}
         for number, span in self._tree.scopes:
@@ -278,8 +283,8 @@ class SessionMembers:
                 extents[session].join(extent)
         summaries = [
             SessionSummary(
-                each.key, each.state, None, extent.first_ns, extent.last_ns, extent.spans, 0, 0,
-                _listed(extent.ranks), _listed(extent.pids),
+                each.key, each.state, None, extent.first_ns, extent.last_ns, extent.spans,
+                extent.marks, extent.snapshots, listed(extent.ranks), listed(extent.pids),
             )
             for each, extent in zip(self.finder.sessions, extents.values(), strict=True)
         ]  # fmt: skip
@@ -291,5 +296,6 @@ class SessionMembers:
         )
 
 
-def _listed(numbers: set[int | None]) -> list[int]:
+def listed(numbers: set[int | None]) -> list[int]:
+    """Return the lowest 1,000 of some numbers that are known."""
     return sorted(number for number in numbers if number is not None)[:_MOST_LISTED]

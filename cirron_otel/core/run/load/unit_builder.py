@@ -57,10 +57,10 @@ class UnitBuilder:
         extent = self.extents.get(key)
         if extent is None:
             extent = self.extents[key] = Extent()
-        extent.add(number, span)
+        extent.add(number, span, inside)
         extent.add_step(number, span)
-        noted = []
-        for spans in (inside, *below.values()):
+        noted = self._to_note(inside)
+        for spans in below.values():
             extent.add_all(spans)
             noted += self._to_note(spans)
         if noted:
