@@ -17,7 +17,7 @@ from typing import Self
 
 from ...ids import digest
 from .paths import SpoolPaths
-from .state import has_name, lock_named, make_state
+from .state import has_name, is_locked, lock_named, make_state
 
 
 class Lease:
@@ -71,9 +71,18 @@ def claim(paths: SpoolPaths, what: str) -> Lease | None:
     written.
     """
     make_state(paths.state)
-    path = paths.state / f"lease-{digest('lease', what)[:8].hex()}"
+    path = _path(paths, what)
     descriptor = lock_named(path)
     return None if descriptor is None else Lease(path, descriptor)
+
+
+def is_claimed(paths: SpoolPaths, what: str) -> bool:
+    """Return whether a process holds the lease named `what`."""
+    return is_locked(_path(paths, what))
+
+
+def _path(paths: SpoolPaths, what: str) -> Path:
+    return paths.state / f"lease-{digest('lease', what)[:8].hex()}"
 
 
 def claim_delivery(paths: SpoolPaths, target: str, owner: str) -> Lease | None:

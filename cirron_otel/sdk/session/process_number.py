@@ -2,8 +2,9 @@
 
 The processes of a run that train at the same time need different ranks, so that reports do not add
 them up. A process of `multiprocessing` takes its place among the processes that its parent has
-started, from 0: the index of `torch.multiprocessing.spawn`. Any other process takes 0. If another
-process of the run that writes to the same spool has this number, it takes the next free one.
+started, from 0: the index of `torch.multiprocessing.spawn`. If the parent trains, it has 0, and
+the places are from 1. Any other process takes 0. If another process of the run that writes to the
+same spool has this number, it takes the next free one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import count
 from multiprocessing.process import current_process, parent_process
 from typing import Final
 
-from ...core.spool.lease import Lease, claim
+from ...core.spool.lease import Lease, claim, is_claimed
 from ...core.spool.paths import SpoolPaths
 from .errors import record_error
 
@@ -28,7 +29,7 @@ class ProcessNumber:
     def __init__(self, paths: SpoolPaths, run_id: str) -> None:
         """Take no number yet."""
         self._paths, self._run_id = paths, run_id
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []
         self._is_taken = False
 
     def take(self) -> int | None:
@@ -37,23 +38,35 @@ class ProcessNumber:
             return None
         self._is_taken = True
         try:
-            for number in count(preferred_number()):
-                self._lease = claim(self._paths, f"rank {self._run_id} {number}")
-                if self._lease is not None:
-                    return number
+            place = place_of_process()
+            if place is None:
+                self._claim("parent")
+                place = 0
+            elif is_claimed(self._paths, self._name("parent")):
+                place += 1
+            return next(number for number in count(place) if self._claim(str(number)))
         except Exception as error:
             record_error("rank", error)
         return 0
 
+    def _claim(self, what: str) -> bool:
+        lease = claim(self._paths, self._name(what))
+        if lease is not None:
+            self._leases.append(lease)
+        return lease is not None
+
+    def _name(self, what: str) -> str:
+        return f"rank {self._run_id} {what}"
+
     def release(self) -> None:
         """Leave the number to another process."""
-        if self._lease is not None:
-            self._lease.release()
+        for lease in self._leases:
+            lease.release()
 
     def abandon(self) -> None:
         """In a forked child: the number belongs to the parent."""
-        if self._lease is not None:
-            self._lease.abandon()
+        for lease in self._leases:
+            lease.abandon()
 
 
 def is_started_below_job(environ: Mapping[str, str]) -> bool:
@@ -62,7 +75,10 @@ def is_started_below_job(environ: Mapping[str, str]) -> bool:
     return job not in ("", str(os.getppid())) and parent_process() is None
 
 
-def preferred_number() -> int:
-    """Return the place of this process among those that its parent has started; 0 for others."""
+def place_of_process() -> int | None:
+    """Return the place of this process among those that its parent has started, from 0.
+
+    It is None for a process that `multiprocessing` has not started.
+    """
     identity = getattr(current_process(), "_identity", ())
-    return max(identity[-1] - 1, 0) if identity and parent_process() is not None else 0
+    return max(identity[-1] - 1, 0) if identity and parent_process() is not None else None

@@ -67,6 +67,20 @@ def test_spawned_processes_have_their_ranks(
     assert {each["cirron.world_size"] for each in resources if "cirron.world_size" in each} >= {2}
 
 
+def test_spawned_processes_without_a_process_group_are_numbered(tmp_path: Path) -> None:
+    """The rank is the index that `spawn` passes to the function, also in the workers."""
+    done = ran(*PROGRAM, "alone", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    sessions = read_spool(tmp_path).sessions
+    ranks = {each.record["attrs"].get("worker"): set() for each in sessions}
+    for each in sessions:
+        ranks[each.record["attrs"].get("worker")].add(each.record["rank"])
+    assert ranks == {None: {0, 1}, 0: {0, 1}}
+    report = json.loads(ran(*RUN, "report", "--json", str(tmp_path)).stdout)
+    assert report["units"]["ranks"] == [{"rank": 0, "count": 3}, {"rank": 1, "count": 3}]
+    assert [each["rank"] for each in report["ledger"]["ranks"]] == [0, 1]
+
+
 def pid_of(sessions: list[trees.Node], rank: int) -> int:
     found: int = next(each.record["pid"] for each in sessions if each.record["rank"] == rank)
     return found

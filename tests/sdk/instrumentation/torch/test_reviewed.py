@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import pytest
 import torch
 from opentelemetry import baggage, context
 from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
@@ -241,3 +246,104 @@ def test_a_training_in_a_single_step_keeps_no_phases(folder: Path) -> None:
     covered = sum(each.record["end_ns"] - each.record["start_ns"] for each in step.children)
     whole = step.record["end_ns"] - step.record["start_ns"]
     assert step.record["attrs"]["unattributed_ns"] == whole - covered
+
+
+def test_the_optimizer_step_is_from_the_call_to_its_return(tmp_path: Path) -> None:
+    """Hooks of the program, called ahead of this package's hooks or after them, are inside it."""
+
+    def scoped(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            with ci.scope(name):
+                pass
+
+        return hook
+
+    handles = [register_optimizer_step_pre_hook(scoped("before"))]
+    ci.profile(output_dir=str(tmp_path), snapshots=None)
+    handles.append(register_optimizer_step_post_hook(scoped("after")))
+    try:
+        train(Net(), batches=2)
+    finally:
+        for handle in handles:
+            handle.remove()
+    steps = session(tmp_path).children[0].children
+    found = [each.children[-1] for each in steps]
+    assert [each.name for each in found] == ["optimizer_step"] * 2
+    assert [[part.name for part in each.children] for each in found] == [["before", "after"]] * 2
+
+
+def test_steps_of_an_optimizer_with_a_scheduler_are_recorded_once(tmp_path: Path) -> None:
+    """A scheduler keeps the function that was the optimizer's `step` when it was constructed."""
+
+    def trained(folder: Path | None) -> torch.optim.Optimizer:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizers.append(optimizer)
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        if folder is not None:
+            ci.profile(output_dir=str(folder), snapshots=None)
+        for each in optimizers:
+            for x in DataLoader(torch.rand(2, 2), 1):
+                model(x).sum().backward()
+                each.step()
+        return optimizer
+
+    optimizers: list[torch.optim.Optimizer] = []
+    trained(None)
+    original = torch.optim.SGD.step
+    for number in range(3):  # the optimizers of the earlier sessions step, too
+        folder = tmp_path / str(number)
+        trained(folder)
+        ci.shutdown()
+        names = [each["name"] for each in read_spool(folder).spans]
+        assert names.count("optimizer_step") == 2 * len(optimizers)
+        assert torch.optim.SGD.step is original
+        ci.profile(output_dir=str(tmp_path / f"open{number}"), snapshots=None)
+        trained(None)  # constructed while the hooks are installed
+        ci.shutdown()
+
+
+def test_an_optimizer_step_inside_that_of_another_class_is_part_of_it(folder: Path) -> None:
+    class Twice(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            return super().step()
+
+    model = Net()
+    optimizer = Twice(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.rand(2, 2), 1):
+        model(x).sum().backward()
+        optimizer.step()
+    steps = session(folder).children[0].children
+    assert [[each.name for each in step.children] for step in steps] == [
+        ["data_load", "forward", "backward", "optimizer_step"]
+    ] * 2
+    assert not any(each.children for step in steps for each in step.children)
+
+
+def test_a_step_that_raises_does_not_hide_the_next_one(folder: Path) -> None:
+    class Failing(torch.optim.SGD):
+        fails = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.fails:
+                raise ValueError("no step")
+            return super().step(closure)
+
+    model = Net()
+    optimizer = Failing(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.rand(3, 2), 1):
+        model(x).sum().backward()
+        try:
+            optimizer.step()
+        except ValueError as error:
+            names = [entry.name for entry in traceback.extract_tb(error.__traceback__)]
+            assert names == [
+                "test_a_step_that_raises_does_not_hide_the_next_one",
+                "wrapper",
+                "step",
+            ]
+        optimizer.fails = False
+    steps = session(folder).children[0].children
+    expected = ["data_load", "forward", "backward", "optimizer_step"]
+    assert [[each.name for each in step.children] for step in steps] == [expected] * 3

@@ -103,7 +103,8 @@ def test_environment_differs_only_by_the_propagated_variables(tmp_path: Path) ->
     below.pop("_", None)
     changed = {name for name in {*below, *before} if below.get(name) != before.get(name)}
     assert changed == {
-        "TRACEPARENT", "CIRRON_OTEL_RUN_ID", "CIRRON_OUTPUT_DIR", "PYTHONPATH",
+        "TRACEPARENT", "CIRRON_OTEL_JOB_PID", "CIRRON_OTEL_RUN_ID", "CIRRON_OUTPUT_DIR",
+        "PYTHONPATH",
     }  # fmt: skip
     ours, _, theirs = below["PYTHONPATH"].partition(os.pathsep)
     assert Path(ours).name == "bootstrap"

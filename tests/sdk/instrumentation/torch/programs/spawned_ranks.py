@@ -1,8 +1,8 @@
 """Two ranks of torch.multiprocessing: their rank is an argument, not a variable.
 
 `spawned_ranks MOMENT DIRECTORY [METHOD]`: profile() is called before or after init_process_group,
-or, with the moment `never`, not at all. METHOD starts the processes: `spawn` (the default) or
-`fork`.
+or, with the moment `never`, not at all. With `alone`, there is no process group. METHOD starts the
+processes: `spawn` (the default) or `fork`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,31 @@ import cirron_otel as ci
 
 
 def train(rank: int, moment: str, directory: str, meeting: str) -> None:
-    """Train one epoch of three steps as this rank of two; a worker loads the data."""
-    if moment == "before":
+    """Train one epoch as this rank of two."""
+    if moment in ("before", "alone"):
         ci.profile(output_dir=directory, workers=True)
         ci.flush()
+    model: nn.Module = nn.Linear(8, 4)
+    if moment == "alone":
+        epoch(model)
+        ci.shutdown()
+        return
     distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
     if moment == "after":
         ci.profile(output_dir=directory, workers=True)
-    model = DistributedDataParallel(nn.Linear(8, 4))
+    epoch(DistributedDataParallel(model))
+    distributed.destroy_process_group()
+    ci.shutdown()
+
+
+def epoch(model: nn.Module) -> None:
+    """Train one epoch of three steps; a worker loads the data."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     points = TensorDataset(torch.randn(24, 8))
     for (x,) in DataLoader(points, batch_size=8, num_workers=1):
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
-    distributed.destroy_process_group()
-    ci.shutdown()
 
 
 if __name__ == "__main__":
