@@ -42,6 +42,8 @@ _MOST = 4_096
 """Maximum number of phases that wait for an optimizer step; beyond it, the oldest get no step."""
 _CHANGES = 4
 """After this many changes of the weights without an optimizer step, no such step is expected."""
+_MOST_BETWEEN = 64
+"""After this many phases of other models, an evaluation is over."""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
@@ -60,6 +62,8 @@ class LoaderlessSteps:
         self.iteration: Iteration | None = None
         """The last step, in which another optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None
+        self._between: list[Phase] = []
+        """The phases of other models since the last forward pass of the evaluation."""
         self.evaluates = False
         """Whether the current forward pass is part of an evaluation if no backward pass uses it."""
         self._graph: Any = None
@@ -279,8 +283,9 @@ class LoaderlessSteps:
 
     def _evaluate(self, phase: Phase, kind: int) -> bool:
         """Move a phase without gradients to its evaluation; return False if it belongs to none."""
-        if not (self.evaluates if kind == FORWARD else self.evaluation):
-            return False
+        continues = self.evaluation is not None and not self._between
+        if not (self.evaluates if kind == FORWARD else continues):
+            return self._is_between(phase)
         if self._waiting:
             is_new = self._waiting[-1].made < self._tracker.torch_state.optimizers_made
             is_update = self._is_manual or self._changes or is_new
@@ -288,6 +293,20 @@ class LoaderlessSteps:
                 return False  # between two backward passes whose gradients add up
             self.release()
         return self._put_in_evaluation(phase)
+
+    def _is_between(self, phase: Phase) -> bool:
+        """Hold a phase of another model, which is in the open evaluation if that continues.
+
+        Return False if no evaluation is open, or if this ends it.
+        """
+        scope = self.evaluation
+        if scope is None:
+            return False
+        if scope._above is not phase._above or len(self._between) >= _MOST_BETWEEN:
+            self.end_evaluation()
+            return False
+        self._between.append(phase)
+        return True
 
     def _put_in_evaluation(self, phase: Phase) -> bool:
         """Move a phase to the evaluation; return False if the program has opened its own."""
@@ -303,9 +322,11 @@ class LoaderlessSteps:
             begin(scope, EVALUATIONS[0], numbers.evaluations, None, parent_scope, _get(), now())
             numbers.evaluations += 1
             scope._start, scope._trace = phase._start, phase._trace
-        phase.move(scope)
-        scope._until = phase._until
-        self._tracker.settle(phase)
+        phases, self._between = [*self._between, phase], []
+        for each in phases:
+            each.move(scope)
+            scope._until = each._until
+            self._tracker.settle(each)
         return True
 
     def _settle_unused(self, unused: list[WaitingPhase]) -> None:
@@ -319,8 +340,11 @@ class LoaderlessSteps:
     def end_evaluation(self) -> None:
         """End the evaluation at its last phase, because other work begins."""
         scope, self.evaluation = self.evaluation, None
+        between, self._between = self._between, []
         if scope is not None:
             scope.finish()
+        for each in between:
+            self._tracker.settle(each)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -347,7 +371,7 @@ class LoaderlessSteps:
 
     def open_phases(self) -> list[Any]:
         """Return the scopes that may be open, for a tracker that starts over."""
-        return [*[each.phase for each in self._waiting], self.evaluation]
+        return [*[each.phase for each in self._waiting], *self._between, self.evaluation]
 
 
 def _is_in_step(scope: Any, *, itself: bool = False) -> bool:

@@ -6,6 +6,7 @@ They are no rows of the comparison with other tools in docs/torch-conformance.md
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,59 @@ def no_loader_optimizer_in_the_step(ci: Any) -> Any:
         loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         losses.append(loss.item())
+    return losses
+
+
+@loop("""
+cirron.session
+  step[0-1]
+    forward
+    backward
+    optimizer_step
+  forward
+  eval[0]
+    forward
+    loss
+    forward
+    loss
+    forward
+    loss
+  forward
+  loss
+  step[2]
+    forward
+    backward
+    optimizer_step
+  eval[1]
+    forward
+""")
+def no_loader_evaluation_beside_an_average(ci: Any) -> Any:
+    """As in hlb-CIFAR10: an average of the weights and the model are evaluated in turn."""
+    torch.manual_seed(0)
+    model, data, criterion = Critic(), torch.randn(4, 4), nn.MSELoss()
+    average = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        model.train()
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    losses = []
+    for _ in range(2):
+        train()
+    model.eval()
+    with torch.no_grad():
+        average(data)
+        losses.append(criterion(model(data), data[:, :1]).item())
+        losses.append(criterion(average(data), data[:, :1]).item())
+        losses.append(criterion(model(data), data[:, :1]).item())
+        losses.append(criterion(average(data), data[:, :1]).item())
+    train()
+    model.eval()
+    with torch.no_grad():
+        losses.append(model(data).mean().item())
     return losses
 
 
