@@ -35,6 +35,7 @@ from .waiting_phases import (
 )
 
 if TYPE_CHECKING:
+    from .one_pass import Pass
     from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
@@ -64,6 +65,8 @@ class LoaderlessSteps:
         self.evaluation: LoaderPassSpan | None = None
         self._between: list[Phase] = []
         """The phases of other models since the last forward pass of the evaluation."""
+        self._is_awaited = False
+        """Whether the evaluation is that of a pass whose last batch has yet to be used."""
         self.evaluates = False
         """Whether the current forward pass is part of an evaluation if no backward pass uses it."""
         self._graph: Any = None
@@ -125,7 +128,8 @@ class LoaderlessSteps:
                 if kind != ZERO_GRAD:
                     return False
         self._is_fresh = False
-        if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
+        is_last = self._is_awaited and (self.evaluates or kind != FORWARD)
+        if not kind & BACKWARD and (is_last or not tracker.torch_state.is_grad_enabled()):
             if not kind & UPKEEP and all(each.kind & UPKEEP for each in self._waiting):
                 self.release()  # a forward pass without gradients is not part of a step
             if self._evaluate(phase, kind):
@@ -284,7 +288,7 @@ class LoaderlessSteps:
     def _evaluate(self, phase: Phase, kind: int) -> bool:
         """Move a phase without gradients to its evaluation; return False if it belongs to none."""
         continues = self.evaluation is not None and not self._between
-        if not (self.evaluates if kind == FORWARD else continues):
+        if not (self.evaluates or self._is_awaited if kind == FORWARD else continues):
             return self._is_between(phase)
         if self._waiting:
             is_new = self._waiting[-1].made < self._tracker.torch_state.optimizers_made
@@ -329,6 +333,18 @@ class LoaderlessSteps:
             self._tracker.settle(each)
         return True
 
+    def continue_evaluation(self, evaluation: Pass, at: int) -> None:
+        """Continue the evaluation of an exhausted pass until its last batch is used.
+
+        `at` is the time at which the iterator was exhausted, monotonic ns.
+        """
+        evaluation.decide()
+        scope = self.evaluation = evaluation.scope
+        self._is_awaited = True
+        if scope is not None:
+            scope._until = max(at, evaluation.reached, scope.last_end)
+        evaluation.leave()
+
     def _settle_unused(self, unused: list[WaitingPhase]) -> None:
         """Settle phases that no backward pass uses; those of an evaluation form one."""
         for each in unused:
@@ -340,7 +356,7 @@ class LoaderlessSteps:
     def end_evaluation(self) -> None:
         """End the evaluation at its last phase, because other work begins."""
         scope, self.evaluation = self.evaluation, None
-        between, self._between = self._between, []
+        between, self._between, self._is_awaited = self._between, [], False
         if scope is not None:
             scope.finish()
         for each in between:

@@ -40,6 +40,7 @@ class Pass:
         "held",
         "inner",
         "inner_context",
+        "is_ahead",
         "is_crossing",
         "is_decided",
         "is_firm",
@@ -111,6 +112,8 @@ class Pass:
         """Weak references to data that is trained on within this pass."""
         self.restarted: Any = None
         """A weak reference to the data of an inner loader that is exhausted."""
+        self.is_ahead = False
+        """Whether an evaluation fetched its second batch before it used the first."""
         self.yields = False
         """Whether the pass's batches go through a generator."""
         self.fetches = self.steps = 0
@@ -180,6 +183,11 @@ class Pass:
     def is_single(self) -> bool:
         """Whether the pass has one batch, which was not trained on, and its iterator is alive."""
         return self.fetches == 1 and not self.is_decided and self.iterator() is not None
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether the last batch of an evaluation has yet to be used, because it fetches ahead."""
+        return self.is_ahead and self.was_forward and not self.was_backward
 
     def is_within(self, training: Pass) -> bool:
         """Return whether this evaluation is a child of another pass's epoch."""

@@ -21,7 +21,7 @@ from .interleaved_fetches import InterleavedFetches
 from .kinds import BACKWARD, EPOCHS, GRAD, OPTIMIZER
 from .loaderless import LoaderlessSteps
 from .next_batches import NextBatches
-from .one_pass import Pass, begins_again, has_one_batch
+from .one_pass import Pass, begins_again, has_one_batch, reading_frame
 from .open_step import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
 from .pending import UnusedBatches
@@ -114,6 +114,7 @@ class Passes(OpenPasses):
             evaluation = None
         if evaluation is not None and evaluation.iterator() is iterator:
             evaluation.fetches += 1
+            evaluation.is_ahead = evaluation.is_ahead or not evaluation.was_forward
             if evaluation.unused is not None:
                 evaluation.unused.is_expected = True
             if evaluation.was_backward and not evaluation.is_decided:
@@ -365,6 +366,9 @@ class Passes(OpenPasses):
                 self.evaluation = None
                 evaluation.undo()
                 self.numbers.evaluations -= 1
+            elif training is None and evaluation.is_awaiting and reading_frame() is not None:
+                self.evaluation = None
+                self.loaderless.continue_evaluation(evaluation, now())
             else:
                 self._end_evaluation(at=now())
         elif training is not None and training.iterator() is iterator:
