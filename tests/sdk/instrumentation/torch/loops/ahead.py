@@ -305,6 +305,71 @@ cirron.session
       loss
       backward
       optimizer_step
+    step[1]
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load x2
+    forward
+    loss
+    forward
+    loss
+  eval[1]
+    data_load x2
+    forward
+    loss
+    forward
+    loss
+  epoch[1]
+    step[0]
+      data_load x2
+      forward
+      loss
+      backward
+      optimizer_step
+    step[1]
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[2]
+    data_load x2
+    forward
+    loss
+    forward
+    loss
+  eval[3]
+    data_load x2
+    forward
+    loss
+    forward
+    loss
+""")
+def prefetcher_in_training_and_validation(ci: Any) -> Any:
+    """As in timm: a generator fetches one batch ahead, also in the validation."""
+    training = Training()
+    for _ in range(2):
+        training.model.train()
+        for batch in lookahead(parts.loader(4)):
+            training.step(batch)
+        with torch.no_grad():
+            training.evaluate(lookahead(parts.loader(4)))
+        training.model.eval()
+        training.evaluate(lookahead(parts.loader(4)))
+    return training.losses
+
+
+@loop("""
+cirron.session
+  epoch[0]
+    step[0]
+      data_load x2
+      forward
+      loss
+      backward
+      optimizer_step
     eval[0]
       data_load
       forward
