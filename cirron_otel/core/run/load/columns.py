@@ -39,10 +39,10 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "is_failed", "file", "position",
     ),
 }  # fmt: skip
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 14
 _UNSEALED = 1 << 11
 """The maximum number of rows that are Python objects, which take five times the memory."""
-_IN_MEMORY = 1 << 24
+_IN_MEMORY = 1 << 22
 """Above this size in bytes, the rows of a relation are in a file."""
 
 
