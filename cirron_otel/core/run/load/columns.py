@@ -30,6 +30,8 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "has_summaries", "is_listed", "device",
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
+    "hash": ("hash",),
+    "series": ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value"),
     "digested_step": (
         "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
         "is_digested",
