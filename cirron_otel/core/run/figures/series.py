@@ -10,11 +10,11 @@ import numpy as np
 
 from ...analysis.mark_series import MAX_SERIES, MarkSeries, Point, points_of
 from ...records.rows import number_of, shown
+from ..load.columns import Columns
 from ..relations import ABSENT, DOUBLE, INTEGER, NOTHING, Block, Texts
 
 NON_FINITE: Final = ("nan", "inf", "-inf")
 """The texts of values that are not finite."""
-_COLUMNS: Final = ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value")
 
 
 class SeriesFold:
@@ -22,18 +22,17 @@ class SeriesFold:
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
-        self._kept: list[np.ndarray] = []
+        self._kept = Columns("series")
 
     def add(self, block: Block) -> None:
         """Add marks, in any order."""
-        table = np.stack([block[name] for name in _COLUMNS])
-        self._kept.append(table[:, block["is_listed"] == 1])
+        is_listed = block["is_listed"] == 1
+        self._kept.append(np.stack([block[name][is_listed] for name in self._kept.names], axis=1))
 
     @cached_property
     def _sorted(self) -> tuple[list[tuple[str, np.ndarray]], int]:
-        """The first 1,000 series with the rows of their marks, and how many more there are."""
-        table = np.concatenate([np.zeros((len(_COLUMNS), 0), np.int64), *self._kept], axis=1)
-        rank, name, is_eval, ts_ns, no, *_ = table
+        """The first 1,000 series with the places of their marks, and how many more there are."""
+        rank, name, is_eval, ts_ns, no = self._kept.taken(*self._kept.names[:5]).T
         names = np.unique(name)
         # The order is that of UTF-8; a mark without a name has the name `?`.
         texts = [self._texts.text(int(token)) or "?" for token in names]
@@ -41,23 +40,32 @@ class SeriesFold:
         place = np.array([order_of[text] for text in texts], np.int64)
         place = place[np.searchsorted(names, name)] if len(names) else name
         order = np.lexsort((no, ts_ns, is_eval, rank, place))
-        table, place = table[:, order], place[order]
-        keys = np.stack([place, table[0], table[2]])
-        starts = np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
-        if not table.shape[1]:
+        if not len(order):
             return [], 0
-        ends = [*starts[1:].tolist(), table.shape[1]]
+        is_first = np.zeros(len(order), bool)
+        is_first[0] = True
+        for key in (place, rank, is_eval):
+            is_first[1:] |= key[order[1:]] != key[order[:-1]]
+        starts = np.flatnonzero(is_first)
+        ends = [*starts[1:].tolist(), len(order)]
         listed = sorted(order_of, key=order_of.__getitem__)
         found = [
-            (listed[int(place[first])], table[:, first:end])
+            (listed[int(place[order[first]])], order[first:end])
             for first, end in list(zip(starts.tolist(), ends, strict=True))[:MAX_SERIES]
         ]
         return found, max(len(starts) - MAX_SERIES, 0)
 
+    def _series_of_marks(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the first 1,000 series with the columns of their marks in order."""
+        table = self._kept.table()
+        for name, places in self._sorted[0]:
+            yield name, table[places].T
+            self._kept.release()
+
     def result(self) -> tuple[list[MarkSeries], int]:
         """Return the first 1,000 series in order of name and rank, and how many more there are."""
-        found, left_out = self._sorted
-        return [self._series(name, rows) for name, rows in found], left_out
+        left_out = self._sorted[1]
+        return [self._series(name, rows) for name, rows in self._series_of_marks()], left_out
 
     def points(
         self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
@@ -67,7 +75,7 @@ class SeriesFold:
         `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the
         series, or None to skip it.
         """
-        for name, rows in self._sorted[0]:
+        for name, rows in self._series_of_marks():
             rank = int(rows[0, 0])
             series = wanted(name, None if rank == ABSENT else rank, bool(rows[2, 0]))
             if series is not None:
@@ -79,7 +87,7 @@ class SeriesFold:
         Values are float64, with NaN and infinities; other texts are left out. An unknown time is
         `ABSENT`.
         """
-        for name, rows in self._sorted[0]:
+        for name, rows in self._series_of_marks():
             kinds, values = rows[6:8]
             numbers = np.full(len(kinds), np.nan)
             is_number = (kinds == DOUBLE) | (kinds == INTEGER)

@@ -32,6 +32,8 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "has_summaries", "is_listed", "device",
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
+    "hash": ("hash",),
+    "series": ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value"),
     "digested_step": (
         "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
         "is_digested",
@@ -41,10 +43,10 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "is_failed", "file", "position",
     ),
 }  # fmt: skip
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 14
 _UNSEALED = 1 << 11
 """The maximum number of rows that are Python objects, which take five times the memory."""
-_IN_MEMORY = 1 << 24
+_IN_MEMORY = 1 << 22
 """Above this size in bytes, the rows of a relation are in a file."""
 
 

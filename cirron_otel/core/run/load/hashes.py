@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from .columns import Columns
 from .errors import NotReducibleError
 
 
@@ -23,26 +24,32 @@ def hashes_of(ids: Iterable[str | None]) -> np.ndarray:
     return hashes
 
 
-def sorted_hashes(parts: list[np.ndarray]) -> np.ndarray:
-    """Return all hashes of ids in order, without those of missing ones.
+class IdHashes:
+    """The hashes of many ids, which are in a temporary file until they are sorted."""
 
-    Empty the list, so that the memory of the parts can be used.
-    """
-    hashes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])
-    parts.clear()
-    if not hashes.all():
-        hashes = hashes[hashes != 0]
-    hashes.sort()
-    return hashes
+    def __init__(self) -> None:
+        self._rows = Columns("hash")
+
+    def add(self, ids: Iterable[str | None]) -> None:
+        """Add some ids. Raises NotReducibleError like `hashes_of`."""
+        self._rows.append(hashes_of(ids)[:, None])
+
+    def ordered(self) -> np.ndarray:
+        """Return all hashes in order, without those of missing ids. No ids can be added later.
+
+        Raises NotReducibleError if an id may occur twice.
+        """
+        hashes: np.ndarray = self._rows.taken("hash")[:, 0]
+        del self._rows
+        if not hashes.all():
+            hashes = hashes[hashes != 0]
+        hashes.sort()
+        if (hashes[1:] == hashes[:-1]).any():
+            raise NotReducibleError("a record occurs twice")
+        return hashes
 
 
 def contains(hashes: np.ndarray, id_: str) -> bool:
     """Return whether an id is among those with hashes in order."""
     place = int(np.searchsorted(hashes, hash(id_)))
     return place < len(hashes) and bool(hashes[place] == hash(id_))
-
-
-def has_repeated(parts: list[np.ndarray]) -> bool:
-    """Return whether an id may occur twice. Empty the list like `sorted_hashes`."""
-    hashes = sorted_hashes(parts)
-    return bool((hashes[1:] == hashes[:-1]).any())

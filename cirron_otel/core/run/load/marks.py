@@ -35,7 +35,7 @@ from ..relations import (
 )
 from .columns import Columns
 from .errors import NotReducibleError
-from .hashes import has_repeated, hashes_of
+from .hashes import IdHashes
 from .lanes import check
 from .phases import Numbered
 from .tree import ScopeTree
@@ -95,8 +95,7 @@ class Marks:
         self._number = 0
         self._count = 0
         """The number of marks that wait."""
-        self._ids: list[np.ndarray] = []
-        """The hashes of all ids, batch by batch."""
+        self._ids = IdHashes()
         self._plain: dict[str | None, bool] = {}
         """Whether the marks with a name have a series, if that is so for all of them."""
 
@@ -125,7 +124,7 @@ class Marks:
             else:
                 beside.append((number, mark))
         self._number = number
-        self._ids.append(hashes_of(ids))
+        self._ids.add(ids)
         self._count = count
         if count > MOST_WAITING:
             raise NotReducibleError("too many marks wait for their scopes")
@@ -236,8 +235,7 @@ class Marks:
 
         Raises NotReducibleError for a mark that came after its unit, or that occurs twice.
         """
-        if has_repeated(self._ids):
-            raise NotReducibleError("a mark occurs twice")
+        self._ids.ordered()
         for id_, marks in self._waiting.items():
             found = tree.numbered(id_)
             if found is None:

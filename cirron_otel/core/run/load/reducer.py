@@ -27,7 +27,7 @@ from ..shapes.producers import REQUEST, TRAINING, Producer, producer_of
 from .blocks import unit_blocks
 from .canonical import CanonicalNames, is_canonical
 from .errors import NotReducibleError
-from .hashes import contains, hashes_of, sorted_hashes
+from .hashes import IdHashes, contains, hashes_of
 from .lanes import LaneSums
 from .marks import Marks
 from .phases import Numbered, duration_of
@@ -64,7 +64,7 @@ class Reducer:
         """Whether there are batches of cirron-sdk."""
         self._has_foreign = self._has_own = False
         """Whether there are batches of another service, and spans of this package."""
-        self._ids: list[np.ndarray] = []
+        self._ids = IdHashes()
 
     def add_batch(self, batch: BatchFile) -> None:
         """Add a batch. Raises NotReducibleError."""
@@ -128,7 +128,7 @@ class Reducer:
             )  # fmt: skip
         self.sums.add(spans)
         self.spans = number
-        self._ids.append(hashes_of(ids))
+        self._ids.add(ids)
         if self._count > MOST_PENDING:
             raise NotReducibleError("too many spans wait for their parents")
 
@@ -145,9 +145,7 @@ class Reducer:
                 detach(span)
         self.built.units.seal()
         self.built.parts.seal()
-        ids = sorted_hashes(self._ids)
-        if (ids[1:] == ids[:-1]).any():
-            raise NotReducibleError("a span occurs twice")
+        ids = self._ids.ordered()
         self._check_left(ids)
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)

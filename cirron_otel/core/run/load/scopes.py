@@ -1,6 +1,6 @@
 """The records of a recording in columns, for trees and traces, which show single scopes.
 
-They are read in one pass. Columns of more than 16 MiB are in temporary files.
+They are read in one pass. Columns of more than 4 MiB are in temporary files.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedBatch, IndexedSpan, detach
 from ...records.step_summaries import expand, may_have_summaries
 from .errors import NotReducibleError
-from .hashes import contains, hashes_of, sorted_hashes
+from .hashes import IdHashes, contains
 from .lanes import check
 from .phases import Numbered
 from .reducer import MOST_PENDING
@@ -40,7 +40,7 @@ class SessionCounts:
         self._attached: dict[str | None, Extent] = {}
         """The marks and snapshots of such scopes, by the id of the scope."""
         self._kept: list[Numbered] = []
-        self._ids: list[np.ndarray] = []
+        self._ids = IdHashes()
 
     def add(self, rows: IndexedBatch, data: bytes) -> None:
         """Add the rows of the batch with some data. Raises NotReducibleError."""
@@ -48,7 +48,7 @@ class SessionCounts:
         if may_have_summaries(data):
             spans = [span for _, span in expand(rows)]
         numbered = list(enumerate(spans, self.total.spans))
-        self._ids.append(hashes_of(span.id for span in spans))
+        self._ids.add(span.id for span in spans)
         self._check(spans)
         self.total.add_all(numbered)
         at: dict[str | None, int] = {
@@ -133,9 +133,7 @@ class SessionCounts:
 
         Raises NotReducibleError.
         """
-        ids = sorted_hashes(self._ids)
-        if (ids[1:] == ids[:-1]).any():
-            raise NotReducibleError("a span occurs twice")
+        ids = self._ids.ordered()
         tree = ScopeTree({None: self._kept})
         above = {*self._below, *self._attached, *(span.parent_id for _, span in self._kept)}
         gone = (each for each in above if each is not None and tree.numbered(each) is None)
