@@ -107,6 +107,8 @@ class Optimizers:
                 return original(*args, **kwargs)
             tracker = trackers.t
             try:
+                if tracker.compiled is not None:
+                    return original(*args, **kwargs)  # part of a compiled function's scope
                 begin(tracker, args[0], args, kwargs, is_call=True)
                 tracker.called = called = id(args[0])
                 stepping = tracker.stepping
@@ -241,7 +243,7 @@ def begin_step(
         is_alone = tracker.iteration is None and tracker.stepping is None
         if tracker.has_failed and is_alone:
             start_over(tracker)  # without a loader, no fetch starts over
-        elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
+        elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker, 4):
             start_over(tracker)
         tracker.stepped += 1
         tracker.watches_gradients = False

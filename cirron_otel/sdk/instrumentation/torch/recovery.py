@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 _HOOKS = __name__.rpartition(".")[0]
 
 
-def is_abandoned(tracker: Tracker) -> bool:
+def is_abandoned(tracker: Tracker, depth: int = 3) -> bool:
     """Return whether the open scopes are abandoned: no hook that could close them is on the stack.
 
-    The hook that calls this function does not count. If a KeyboardInterrupt is raised inside a
-    hook, the scopes that the hook opened stay open, and all later scopes would become part of them.
+    The hook that calls this function does not count: `depth` is the number of frames up to the
+    hook's caller. If a KeyboardInterrupt is raised inside a hook, the scopes that the hook opened
+    stay open, and all later scopes would become part of them.
     """
     if tracker.compiled is not None:
         return False  # no hook is on the stack while a compiled function runs
-    frame: Any = sys._getframe(3)
+    frame: Any = sys._getframe(depth)
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(_HOOKS):
             return False

@@ -54,4 +54,4 @@ def test_whatever_raises_inside_the_hooks(scripts: ForkedScripts, tmp_path: Path
         "LoaderlessSteps.step",
         "Modules._discover",
     } <= called
-    assert {"tracker.begin", "tracker.leave", "Phase.finish", "Steps.turn_over"} <= called
+    assert {"open_phases.begin", "open_phases.leave", "Phase.finish", "Steps.turn_over"} <= called
