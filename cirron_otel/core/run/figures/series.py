@@ -32,35 +32,37 @@ class SeriesFold:
     @cached_property
     def _sorted(self) -> tuple[list[tuple[str, np.ndarray]], int]:
         """The first 1,000 series with the places of their marks, and how many more there are."""
-        rank, name, is_eval, ts_ns, no = self._kept.taken(*self._kept.names[:5]).T
-        names = np.unique(name)
+        names, ranks = (sorted(self._distinct(name)) for name in ("name", "rank"))
         # The order is that of UTF-8; a mark without a name has the name `?`.
-        texts = [self._texts.text(int(token)) or "?" for token in names]
-        order_of = {text: place for place, text in enumerate(sorted(set(texts), key=_utf8))}
-        place = np.array([order_of[text] for text in texts], np.int64)
-        place = place[np.searchsorted(names, name)] if len(names) else name
-        order = np.lexsort((no, ts_ns, is_eval, rank, place))
-        if not len(order):
-            return [], 0
-        is_first = np.zeros(len(order), bool)
-        is_first[0] = True
-        for key in (place, rank, is_eval):
-            is_first[1:] |= key[order[1:]] != key[order[:-1]]
-        starts = np.flatnonzero(is_first)
-        ends = [*starts[1:].tolist(), len(order)]
-        listed = sorted(order_of, key=order_of.__getitem__)
+        texts = [self._texts.text(token) or "?" for token in names]
+        listed = sorted(set(texts), key=_utf8)
+        place = np.array([listed.index(text) for text in texts], np.int64)
+        codes = [np.zeros(0, np.int64)]
+        for block in self._kept.blocks():
+            of_name = place[np.searchsorted(names, block["name"])] * len(ranks)
+            code = (of_name + np.searchsorted(ranks, block["rank"])) * 2 + block["is_eval"]
+            codes.append(code)
+        code = np.concatenate(codes)
+        order = np.argsort(code, kind="stable")
+        code = code[order]
+        starts = np.flatnonzero(np.r_[len(code) > 0, code[1:] != code[:-1]]).tolist()
+        ends = [*starts[1:], len(order)]
         found = [
-            (listed[int(place[order[first]])], order[first:end])
-            for first, end in list(zip(starts.tolist(), ends, strict=True))[:MAX_SERIES]
+            (listed[int(code[first]) // (2 * len(ranks))], order[first:end])
+            for first, end in list(zip(starts, ends, strict=False))[:MAX_SERIES]
         ]
         return found, max(len(starts) - MAX_SERIES, 0)
+
+    def _distinct(self, name: str) -> set[int]:
+        return {each for block in self._kept.blocks() for each in np.unique(block[name]).tolist()}
 
     def _series_of_marks(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the first 1,000 series with the columns of their marks in order."""
         table = self._kept.table()
         for name, places in self._sorted[0]:
-            yield name, table[places].T
+            rows = table[places].T
             self._kept.release()
+            yield name, rows[:, np.lexsort((rows[4], rows[3]))]
 
     def result(self) -> tuple[list[MarkSeries], int]:
         """Return the first 1,000 series in order of name and rank, and how many more there are."""

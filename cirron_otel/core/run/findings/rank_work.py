@@ -75,7 +75,10 @@ class RankWork:
         if not spread:
             return [self.matrix.max(axis=0) - each.max(axis=0) for each in typical]
         draws, saved = np.random.default_rng(0), np.zeros((len(typical), units))
-        up_to = np.cumsum(_last(waiting, mean, spread), axis=0)
+        up_to, step = np.empty_like(waiting), max(_CELLS // len(waiting), 1)
+        for first in range(0, units, step):
+            some = slice(first, first + step)
+            np.cumsum(_last(waiting[:, some], mean, spread), axis=0, out=up_to[:, some])
         columns, limits = np.arange(units), waiting.reshape(-1)
         differs = np.any([(each != self.matrix).any(axis=1) for each in typical], axis=0)
         rows = np.flatnonzero(differs)

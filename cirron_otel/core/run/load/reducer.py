@@ -10,6 +10,7 @@ one. The reducer then raises `NotReducibleError`, and `arranged` reads the recor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -146,16 +147,16 @@ class Reducer:
         self.built.units.seal()
         self.built.parts.seal()
         ids = self._ids.ordered()
+        is_recorded = partial(contains, ids)
         self._check_left(ids)
-        self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
         units = self.built.units
         if self._has_sdk and not is_canonical(self.tree, units, self.built.parts, self.texts):
             raise NotReducibleError(_NEEDS_SHAPE)
         if not units.count and self._has_other_units():
             raise NotReducibleError(_NEEDS_SHAPE)
-        self.marks.finish(self.tree, self.is_recorded)
-        self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
+        self.marks.finish(self.tree, is_recorded)
+        self._members = SessionMembers(self.tree, self.built.extents, is_recorded)
 
     def _has_other_units(self) -> bool:
         names = {span.name for _, span in self.tree.scopes}
@@ -231,10 +232,6 @@ class Reducer:
     def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
         """Return the marks about memory, each with the scope that it is on."""
         return self.marks.samples
-
-    def is_recorded(self, id_: str) -> bool:
-        """Return whether a span with this id was added, after `finish`."""
-        return contains(self._sorted_ids, id_)
 
     def _check_left(self, ids: np.ndarray) -> None:
         """Check that no span came after its parent, and that no unit is inside another one."""
