@@ -26,12 +26,26 @@ from .trackers import Trackers
 from .unclosed_phases import end_partial_forward, fail_step
 
 
+class _Installed:
+    """Whether the replaced functions record steps: a scheduler keeps one after the session.
+
+    Also, a class that is pickled by value has a copy, which is off in the other process.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def __reduce__(self) -> Any:
+        return _Installed, ()
+
+
 class Optimizers:
     """The hooks before and after the step of every optimizer."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
         self._handles: list[Any] = []
+        self._installed = _Installed()
 
     def install(self) -> None:
         """Register the hooks."""
@@ -60,7 +74,7 @@ class Optimizers:
             if stepping is not None and not stepping.calls:
                 end_step(tracker, stepping, optimizer)
 
-        self._handles += [
+        self._handles = [
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
@@ -72,6 +86,7 @@ class Optimizers:
         """
         from torch.optim import Optimizer  # noqa: PLC0415
 
+        self._installed.is_on = True
         hooked = Optimizer.profile_hook_step
         _Torch.step_code = hooked(lambda _: None).__code__
         original = Optimizer._patch_step_function
@@ -99,11 +114,11 @@ class Optimizers:
         """Return a function that begins the scope and calls torch's function around `step`."""
         from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
 
-        trackers, handles = self._trackers, self._handles
+        trackers, installed = self._trackers, self._installed
 
         @functools.wraps(original)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not handles or not args:
+            if is_compiling() or not installed.is_on or not args:
                 return original(*args, **kwargs)
             tracker = trackers.t
             try:
@@ -136,7 +151,8 @@ class Optimizers:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
-        self._handles.clear()  # the functions of `_from_call` that a scheduler keeps see it
+        self._handles = []
+        self._installed.is_on = False
 
 
 class OptimizerConstruction:

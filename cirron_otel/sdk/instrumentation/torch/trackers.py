@@ -123,6 +123,7 @@ class _InertTrackers:
         """A tracker with an open phase."""
 
         inside, is_plain = LOAD, False
+        called, compiled, stepping = 0, None, None
 
 
 class _Sentinel:

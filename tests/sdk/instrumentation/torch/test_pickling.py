@@ -314,3 +314,44 @@ def test_a_loader_whose_class_was_sent_by_value_loads_without_us(tmp_path: Path)
     words = [sys.executable, "-c", _LOADED]
     done = subprocess.run(words, env=environment(), input=sent, capture_output=True, check=False)
     assert (done.returncode, done.stdout.decode().strip()) == (0, "[2, 1]"), done.stderr
+
+
+_OPTIMIZER = """
+import sys
+import cloudpickle
+import torch
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+if __name__ == "__main__":
+    import cirron_otel as ci
+    ci.profile(output_dir=sys.argv[1], quiet=True)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = Own([weight], lr=0.5)
+    weight.sum().backward()
+    optimizer.step()
+    data = cloudpickle.dumps(optimizer)
+    ci.shutdown()
+    sys.stdout.buffer.write(data)
+"""
+_STEPPED = """
+import pickle, sys
+optimizer = pickle.load(sys.stdin.buffer)
+(weight,) = optimizer.param_groups[0]["params"]
+weight.sum().backward()
+optimizer.step()
+print(weight.item())
+"""
+
+
+def test_an_optimizer_whose_class_was_sent_by_value_steps_without_us(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_OPTIMIZER)
+    words = [sys.executable, str(program), str(tmp_path / "out")]
+    sent = subprocess.run(words, env=environment(), capture_output=True, check=True).stdout
+    words = [sys.executable, "-c", _STEPPED]
+    done = subprocess.run(words, env=environment(), input=sent, capture_output=True, check=False)
+    # The gradient is not pickled: only the first step has changed the weight.
+    assert (done.returncode, done.stdout.decode().strip()) == (0, "0.0"), done.stderr
