@@ -13,7 +13,7 @@ from ..relations import Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
 from .durations import Durations, figures_of, is_exact, table_figures
 
-_MOST_TIMES = 1 << 20
+_MOST_TIMES = 1 << 18
 """The maximum number of units whose times are kept."""
 _MOST_NAMES = 16
 """The number of names whose durations are selected one by one, which is faster for few."""

@@ -18,7 +18,7 @@ from .outside import OutsideScopes, busy_and_idle, fill_gaps
 from .unit_accounts import AccountsOfUnits, UnitAccounts
 from .unit_numbers import UnitNumbers
 
-MOST_CELLS: Final = 12_000_000
+MOST_CELLS: Final = 9_000_000
 """The maximum number of numbers that are kept for all units; above it, entries are joined."""
 _SHORT: Final = 10_000
 _OVERLAP: Final = 100
