@@ -23,6 +23,8 @@ from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
 from .store import TableStore
 
 _NAMED_APART_DIGITS = 8
+_LISTINGS = 5
+"""How often groups that are replaced meanwhile are listed again."""
 _MAX_DAYS = 16
 """How many days of keys are kept in memory."""
 
@@ -149,11 +151,23 @@ class ColumnsReader:
     ) -> Any:
         """Return a `pyarrow.dataset.Scanner` over the rows of a table, which reads them lazily.
 
-        Raises InputError if a file with rows is missing.
+        If a compaction replaces groups meanwhile, the groups are listed again. Raises InputError if
+        a file with rows is missing.
         """
+        for _ in range(_LISTINGS):
+            groups = self.groups(select)
+            try:
+                return self._scan(table, groups, select, columns)
+            except InputError:
+                if all(map(self.counts, groups)):
+                    raise
+        return self._scan(table, self.groups(select), select, columns)
+
+    def _scan(
+        self, table: str, groups: list[BatchGroup], select: RowSelect, columns: list[str] | None
+    ) -> Any:
         import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
-        groups = self.groups(select)
         stored = set(self._store.groups(table))
         present = [group for group in groups if group in stored]
         for group in groups:

@@ -229,6 +229,24 @@ def test_a_group_without_all_of_its_rows_is_not_merged(tmp_path: Path) -> None:
     assert len(groups_of(place)) == 3
 
 
+def test_groups_that_are_replaced_while_they_are_listed(
+    any_place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_singly(any_place, files())
+    reader = ColumnsReader(any_place)
+    listed = reader.groups
+
+    def groups(*arguments: Any) -> list[BatchGroup]:
+        found = listed(*arguments)
+        compact(any_place)
+        return found
+
+    monkeypatch.setattr(reader, "groups", groups)
+    rows = reader.scan("spans", columns=["id"]).to_table().column("id").to_pylist()
+    expected = ColumnsReader(any_place).rows("spans").column("id").to_pylist()
+    assert sorted(rows) == sorted(expected)
+
+
 def test_one_process_compacts(any_place: str) -> None:
     add_singly(any_place, files())
     with open_tables(any_place).upkeep_lease() as is_held:
