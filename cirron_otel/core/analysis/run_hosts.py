@@ -87,12 +87,13 @@ def headline(hosts: Iterable[HostFigures], runs: int) -> str:
     if not first.slowest:
         least = f"{100 * SLOWER:.0f} %"
         return f"No host is slower than the others by {least} in any of {count(runs, 'run')}."
-    others = [each for each in listed[1:] if each.slowest]
-    word = "always" if first.slowest == first.runs and not others else "in most cases"
-    if others and first.slowest <= sum(each.slowest for each in others):
-        word = "not"
-    same = f"it is {word} the same host"
+    others = any(each.slowest for each in listed[1:])
+    same = ""
+    if first.runs > 1:
+        word = "in most cases" if 2 * first.slowest > first.runs else "not"
+        word = "always" if first.slowest == first.runs and not others else word
+        same = f": it is {word} the same host"
     return (
         f"{first.host} is the slowest host in {first.slowest:,} of the {first.runs:,} runs that use"
-        f" it, by {100 * (first.excess or 0):.0f} %: {same}."
+        f" it, by {100 * (first.excess or 0):.0f} %{same}."
     )

@@ -22,8 +22,8 @@ def shared_losses(losses: Mapping[str, Sequence[LossMetric]]) -> dict[str, LossM
     """Return the same loss of each run that has it, by the id of the run.
 
     It is the loss of evaluations that most runs have, if at least half of the runs with a loss have
-    it; else the loss of the training that most have. Of ranks with different values, the first one
-    counts.
+    it; else the loss of the training that most have. Of equally frequent names, the one without a
+    prefix counts, then the shortest. Of ranks with different values, the first one counts.
     """
     counts: Counter[tuple[bool, str, bool]] = Counter()
     for metrics in losses.values():
@@ -31,9 +31,9 @@ def shared_losses(losses: Mapping[str, Sequence[LossMetric]]) -> dict[str, LossM
     if not counts:
         return {}
     half = sum(bool(metrics) for metrics in losses.values()) / 2
-    wanted = max(
-        counts, key=lambda key: (key[0] and counts[key] >= half, not key[0], counts[key], key[1:])
-    )
+    wanted = min(counts, key=lambda key: (
+        not (key[0] and counts[key] >= half), key[0], -counts[key], "/" in key[1], len(key[1]), key
+    ))  # fmt: skip
     found = {}
     for run, metrics in losses.items():
         same = [e for e in metrics if (is_evaluation(e), e.name, e.is_eval) == wanted]

@@ -248,12 +248,13 @@ class CostChange:
         before = sum(each.a_per_unit_ns for each in counted)
         if self.noise is None or not before:
             return False
-        after = factor * sum(each.b_per_unit_ns for each in counted)
-        if after - before >= share * before and after - before > self.noise * before:
+        more = factor * sum(each.b_per_unit_ns for each in counted) - before
+        scale = max(factor, 1.0)  # the noise of the times of B is scaled with them
+        if more >= share * before and more > scale * self.noise * before:
             return True
         return any(
-            factor * each.b_per_unit_ns - each.a_per_unit_ns
-            >= max(share * before, each.noise_ns or 0.0)
+            (more := factor * each.b_per_unit_ns - each.a_per_unit_ns) >= share * before
+            and more > scale * (each.noise_ns or 0.0)
             for each in counted
         )
 

@@ -32,15 +32,19 @@ class ProcessNumber:
         self._leases: list[Lease] = []
         self._is_taken = False
 
-    def take(self) -> int | None:
-        """Take a number and return it; None at later calls. Raises nothing: it is 0 then."""
-        if self._is_taken:
-            return None
-        self._is_taken = True
+    def take(self, *, trains: bool) -> int | None:
+        """Take a number and return it; None at later calls. Raises nothing: it is 0 then.
+
+        If a process `trains`, the numbers of its children are from 1.
+        """
+        is_taken, self._is_taken = self._is_taken, True
         try:
             place = place_of_process()
-            if place is None:
+            if trains and place is None:
                 self._claim("parent")
+            if is_taken:
+                return None
+            if place is None:
                 place = 0
             elif is_claimed(self._paths, self._name("parent")):
                 place += 1

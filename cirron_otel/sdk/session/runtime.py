@@ -119,12 +119,15 @@ class Runtime:
             self.resource.add(rank_attributes(self.identity))
             self.inherited_identity = self.identity
 
-    def take_number(self) -> None:
-        """Distinguish this process from others of its run that have no rank either."""
+    def take_number(self, *, trains: bool = True) -> None:
+        """Distinguish this process from others of its run that have no rank either.
+
+        `trains` is whether it has begun an epoch, a step or a request.
+        """
         number = self.number
         if number is None or self.identity.source != NO_SOURCE:
             return
-        rank = number.take()
+        rank = number.take(trains=trains)
         with self._identifying:
             if rank and self.identity.source == NO_SOURCE:
                 self.identity = replace(self.identity, rank=rank)

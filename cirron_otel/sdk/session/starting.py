@@ -280,7 +280,7 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)
     if config.workers or is_started_below_job(runtime.environ):
-        runtime.take_number()  # for its workers, and for a process that soon ends
+        runtime.take_number(trains=False)  # for its workers, and for a process that soon ends
     pipeline.remainder = runtime.remainder
     pipeline.after_last = runtime.sealed
     pipeline.before_each = runtime.before_flush

@@ -51,7 +51,7 @@ class _Condition(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in (*_LEVELS, _DIVERGENCE) and _share_of(value) is None:
             self.fail(
-                f"{value!r} is no condition: expected slower=N%, {', '.join(_LEVELS)} or"
+                f"{value!r} is not a condition: expected slower=N%, {', '.join(_LEVELS)} or"
                 f" {_DIVERGENCE}, for example slower=5%", param, ctx,
             )  # fmt: skip
         return value
@@ -157,7 +157,7 @@ def diff(
         write_page(page_file, _page(found, digests))
     if _has_failed(fail_on, digests, found):
         return FAILED_VERDICT
-    code = _warn_of_gaps(digests) if fail_on == _DIVERGENCE else 0
+    code = _warn_of_gaps(digests) if fail_on == _DIVERGENCE else _warn_of_noise(fail_on, found)
     return max(a.code, b.code, code)
 
 
@@ -210,6 +210,16 @@ def _has_failed(fail_on: str | None, digests: RunComparison, found: Comparison) 
     if share is not None:
         return found.is_slower_by(share)
     return found.change.is_failure and fail_on in ("warn", found.change.severity)
+
+
+def _warn_of_noise(fail_on: str | None, found: Comparison) -> int:
+    """Warn if `slower=N%` cannot be decided; return the exit code, 0 or 1."""
+    if fail_on is None or _share_of(fail_on) is None or found.change.noise is not None:
+        return 0
+    output.message(
+        f"warning: --fail-on {fail_on}: a run has too few units to measure its noise, or none"
+    )
+    return 1
 
 
 def _warn_of_gaps(comparison: RunComparison) -> int:

@@ -64,7 +64,9 @@ class RunRows:
             return "bool"
         if all(type(each) is int and each in _INT64 for each in values):
             return "int64"
-        is_number = all(type(each) in (int, float) and abs(each) <= 2**53 for each in values)
+        is_number = all(
+            type(each) is float or (type(each) is int and abs(each) <= 2**53) for each in values
+        )
         return "double" if is_number else "string"
 
 

@@ -25,6 +25,8 @@ _OF_PROCESS: Final = frozenset({
 """The resource attributes that differ between any two runs, and those with a row of their own."""
 _ONCE: Final = frozenset({"START_UP", "WARM_UP", "COMPILATION", "RESTARTED", "UNEVEN"})
 """The kinds of findings whose cost does not grow with the number of units."""
+FETCH: Final = "data_load"
+"""The name of the phase that fetches a batch."""
 SCHEMA_VERSION: Final = 2
 """The version of the JSON document."""
 UNIT_FIGURES: Final = ("count", "per_s", "p50_ns", "p95_ns", "p99_ns", "max_ns", "errors")
@@ -60,6 +62,16 @@ class ComparedRun:
     def units(self) -> int:
         """The number of units, the sum over all ranks."""
         return 0 if self.times is None else self.times.steps.times
+
+    @property
+    def unit_size(self) -> float | None:
+        """The mean number of samples of a unit in a rank; None if it is unknown."""
+        size = self.document.setting(LOADER_BATCH_SIZE)
+        phases = [] if self.times is None else self.times.phases
+        fetches = sum(each.times for each in phases if each.name == FETCH)
+        if type(size) is not int or size <= 0 or not fetches:
+            return None
+        return size * fetches / self.units
 
     @property
     def of_ranks(self) -> str:
@@ -199,16 +211,18 @@ class Comparison:
         return math.hypot(a.median_noise, b.median_noise) / a.median if a.median else None
 
     @property
-    def batch_sizes(self) -> tuple[float, float] | None:
-        """The batch sizes of both runs if both are recorded, and known for all ranks."""
-        sizes = [each.document.setting(LOADER_BATCH_SIZE) for each in (self.a, self.b)]
-        one, other = (each if type(each) is int and each > 0 else None for each in sizes)
+    def unit_sizes(self) -> tuple[float, float] | None:
+        """The samples of a unit in both runs: the batch size times the fetches of a unit.
+
+        None unless both batch sizes are recorded, and the same in all ranks.
+        """
+        one, other = self.a.unit_size, self.b.unit_size
         return None if one is None or other is None else (one, other)
 
     @property
     def samples(self) -> dict[str, Any] | None:
         """The wall time for each sample of a rank, and its change; None if it is unknown."""
-        a, b, sizes = self.a.costs, self.b.costs, self.batch_sizes
+        a, b, sizes = self.a.costs, self.b.costs, self.unit_sizes
         if a is None or b is None or sizes is None:
             return None
         times = a.per_unit / sizes[0], b.per_unit / sizes[1]
@@ -217,9 +231,9 @@ class Comparison:
     def is_slower_by(self, share: float) -> bool:
         """Return whether B is slower by a share of A's wall time.
 
-        Times per unit are compared, or times per sample if the batch sizes differ.
+        Times per unit are compared, or times per sample if units have different numbers of them.
         """
-        sizes = self.batch_sizes
+        sizes = self.unit_sizes
         return self.change.is_slower_by(share, 1.0 if sizes is None else sizes[0] / sizes[1])
 
     def to_json(self, headline: str, why: str) -> dict[str, Any]:

@@ -48,6 +48,10 @@ def test_a_host_that_is_the_slowest_in_most_runs() -> None:
     assert rows == [("b", 4, 3), ("a", 4, 1)]
     assert text.endswith("it is in most cases the same host.")
     assert counted({"a": 0, "b": 30}, {"a": 30, "b": 0})[1].endswith("it is not the same host.")
+    seldom = counted({"a": 0, "b": 30}, *[{"a": 0, "b": 0}] * 3)[1]
+    assert seldom.startswith("b is the slowest host in 1 of the 4 runs")
+    assert seldom.endswith("it is not the same host.")
+    assert counted({"a": 0, "b": 30})[1].endswith("%.")
 
 
 def test_small_differences_do_not_count() -> None:

@@ -116,20 +116,20 @@ def ran(command: list[str], directory: Path) -> str:
 def test_a_number_is_free_again_after_the_end_of_its_process(tmp_path: Path) -> None:
     paths = SpoolPaths.under(tmp_path)
     first, second, third = (ProcessNumber(paths, "a run") for _ in range(3))
-    assert (first.take(), second.take(), first.take()) == (0, 1, None)
-    assert ProcessNumber(paths, "another run").take() == 0
+    assert (first.take(trains=True), second.take(), first.take()) == (0, 1, None)
+    assert ProcessNumber(paths, "another run").take(trains=True) == 0
     first.release()
-    assert third.take() == 0
+    assert third.take(trains=True) == 0
 
 
 def _take(root: Path) -> int | None:
-    return ProcessNumber(SpoolPaths.under(root), "a run").take()
+    return ProcessNumber(SpoolPaths.under(root), "a run").take(trains=True)
 
 
 def test_a_process_of_a_pool_has_its_place_among_the_processes(tmp_path: Path) -> None:
     """The main process trains, so its children are counted from 1."""
     number = ProcessNumber(SpoolPaths.under(tmp_path), "a run")
-    assert number.take() == 0
+    assert number.take(trains=True) == 0
     with get_context("fork").Pool(1) as pool:
         assert pool.apply(_take, (tmp_path,)) is not None
         assert pool.apply(_take, (tmp_path,)) != 0
@@ -144,4 +144,4 @@ def test_only_processes_below_the_first_of_a_job_are_started_by_one() -> None:
 
 def test_a_spool_that_cannot_be_written_leaves_the_rank_at_zero(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
-    assert ProcessNumber(SpoolPaths.under(tmp_path), "a run").take() == 0
+    assert ProcessNumber(SpoolPaths.under(tmp_path), "a run").take(trains=True) == 0

@@ -20,11 +20,12 @@ def job(
     ranks: int = 1,
     more: Mapping[int, Mapping[str, float]] | None = None,
     resource: Mapping[str, Any] | None = None,
+    fetches: int = 1,
 ) -> Path:
     """Write a spool of steps of 1 ms of input, `forward` ms, and 4 ms of backward.
 
     `more` has further scopes of single steps by number, in ms. `resource` has attributes of the
-    run's resource. Returns the folder.
+    run's resource, and a step has 1 or 2 `fetches` of 1 ms. Returns the folder.
     """
     added = more or {}
     written = []
@@ -32,7 +33,9 @@ def job(
         rank = Rank(number, pid=number + 1)
         rank.resource.update(resource or {})
         for unit in range(units):
-            phases = {"data_load": 1, "forward": forward, "backward": 4}
+            phases: dict[str, Any] = {"data_load": 1, "forward": forward, "backward": 4}
+            if fetches == 2:
+                phases = {"data_load": 1, "micro_step": phases}
             rank.step(unit, {**phases, **added.get(unit, {})})
         written.append(rank)
     return write_spool(folder, written, run=None if resource is None else RUN)

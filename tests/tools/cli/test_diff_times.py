@@ -277,3 +277,21 @@ def test_a_page_is_not_written_over_a_source(tmp_path: Path, name: str, capsys: 
     assert run_command(["diff", str(a), str(a), "--html", target]) == 2
     assert "--html" in capsys.readouterr().err
     assert sorted(each.suffix for each in (a / "spool").iterdir()) == [".json"]
+
+
+def test_runs_with_too_few_steps_are_reported(tmp_path: Path, capsys: Out) -> None:
+    a, b = job(tmp_path / "a"), job(tmp_path / "b", 25, units=12)
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=5%"]) == 1
+    assert "too few units to measure its noise" in capsys.readouterr().err
+    assert run_command(["diff", str(a), str(a), "--fail-on", "slower=0%"]) == 0
+
+
+def test_samples_are_those_of_all_fetches_of_a_step(tmp_path: Path, capsys: Out) -> None:
+    """A step of B has two batches of 4 samples, and A one of 8."""
+    size = "cirron.data_loader.batch_size"
+    a = job(tmp_path / "a", resource={size: 8})
+    b = job(tmp_path / "b", resource={size: 4}, fetches=2)
+    document, _ = compared(a, b, capsys)
+    assert document["samples"] == {"a_ns": 1.25e6, "b_ns": 1.375e6, "change": pytest.approx(0.1)}
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=9%"]) == 6
+    assert run_command(["diff", str(a), str(b), "--fail-on", "slower=11%"]) == 0

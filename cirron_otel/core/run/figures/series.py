@@ -36,7 +36,8 @@ class SeriesFold:
         # The order is that of UTF-8; a mark without a name has the name `?`.
         texts = [self._texts.text(token) or "?" for token in names]
         listed = sorted(set(texts), key=_utf8)
-        place = np.array([listed.index(text) for text in texts], np.int64)
+        place_of = {text: place for place, text in enumerate(listed)}
+        place = np.array([place_of[text] for text in texts], np.int64)
         codes = [np.zeros(0, np.int64)]
         for block in self._kept.blocks():
             of_name = place[np.searchsorted(names, block["name"])] * len(ranks)

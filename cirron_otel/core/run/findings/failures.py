@@ -255,7 +255,9 @@ def missing_ranks(facts: Facts) -> list[int]:
     if facts.ledger is None or facts.world_size is None:
         return []
     present = {each.rank for each in facts.ledger.lanes if len(each.ns)}
-    if not present or None in present:
+    known = {rank for rank in present if rank is not None}
+    # A world size below a rank is that of another process, which had started the ranks.
+    if not known or None in present or max(known) >= facts.world_size:
         return []
     ranks = range(min(facts.world_size, len(present) + _MOST_MISSING))
     return [rank for rank in ranks if rank not in present]

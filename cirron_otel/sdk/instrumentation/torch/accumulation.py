@@ -111,7 +111,23 @@ def _can_read(gradient: Any) -> bool:
 
     Reading others may wait for a device or for other ranks, and a fake one has no values.
     """
-    return gradient.device.type == "cpu" and type(gradient).__module__ == "torch"
+    return (
+        gradient.device.type == "cpu"
+        and type(gradient).__module__ == "torch"
+        and (gradient.is_sparse or _has_memory(gradient))
+    )
+
+
+def _has_memory(gradient: Any) -> bool:
+    """Return whether the storage of a dense gradient has all of its elements.
+
+    A program may have freed the storage to save memory.
+    """
+    if not gradient.numel():
+        return True
+    last = sum((n - 1) * step for n, step in zip(gradient.shape, gradient.stride(), strict=True))
+    needed = (gradient.storage_offset() + last + 1) * gradient.element_size()
+    return bool(gradient.untyped_storage().nbytes() >= needed and gradient.data_ptr() != 0)
 
 
 def _is_zero(gradient: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from .... import semconv as sc
 from ...session.errors import record_error
 from ...session.run_details import add_attributes
+from ...snapshots.unseen import unseen
 from ...tracing.buffers import local
 from ...tracing.clock import now
 from ...tracing.mark import POINT
@@ -39,6 +40,11 @@ _OPTIMIZER: Final = {"foreach": sc.OPTIMIZER_FOREACH, "fused": sc.OPTIMIZER_FUSE
 """The options of an optimizer, and the attributes of the run."""
 _PLAIN: Final = (bool, int, float, str)
 _MOST_WRAPPERS: Final = 8
+_WRAPPERS: Final = {
+    "DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+}  # fmt: skip
+"""The classes that wrap a model, and the names of the model in them."""
 Settings = Mapping[str, Any]
 """Attributes of the run by name."""
 
@@ -51,8 +57,8 @@ class Configuration:
         self._is_recorded = is_recorded
         self._loaders: dict[int, tuple[Any, Settings]] = {}
         """A weak reference to each live iterator, and the settings of its loader, by its id."""
-        self._last: Settings = {}
-        """The settings of the loader whose iterator was created last."""
+        self._last = 0
+        """The id of the iterator that was created last."""
         self._loader: Settings | None = None
         """The settings of the loader that trains."""
         self._has_model = self._has_optimizer = False
@@ -64,8 +70,8 @@ class Configuration:
         try:
             key, loaders = id(iterator), self._loaders
             reference = weakref.ref(iterator, lambda _: loaders.pop(key, None))
-            self._last = settings = _loader_settings(loader)
-            loaders[key] = reference, settings
+            loaders[key] = reference, _loader_settings(loader)
+            self._last = key
         except Exception as error:
             record_error("torch", error)
 
@@ -80,14 +86,17 @@ class Configuration:
             return
         self._has_model = True
         try:
-            add_attributes(_model_settings(model) | _thread_settings())
+            autocast = _autocast()
+            with unseen():
+                add_attributes(_model_settings(model, autocast) | _thread_settings())
         except Exception as error:
             record_error("torch", error)
 
     def optimizer_steps(self, optimizer: Any, settings: Settings | None) -> None:
         """Read an optimizer at its first step.
 
-        `settings` are those of the loader of the open pass; None for a loop that has none.
+        `settings` are those of the loader of the open pass. Without one, the loader is that of the
+        iterator that was created last, if it is alive: other frameworks read their loaders.
         """
         if not self._is_recorded:
             return
@@ -95,9 +104,9 @@ class Configuration:
             if not self._has_optimizer:
                 self._has_optimizer = True
                 add_attributes(_optimizer_settings(optimizer))
-            if self._loader is None and (found := settings or self._last):
-                self._loader = found
-                add_attributes(found)
+            if self._loader is None:
+                self._loader = settings or self._loaders.get(self._last, (None, None))[1]
+                add_attributes(self._loader or {})
         except Exception as error:
             record_error("torch", error)
 
@@ -137,9 +146,9 @@ def _optimizer_settings(optimizer: Any) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def _model_settings(model: Any) -> dict[str, Any]:
+def _model_settings(model: Any, autocast: str | None) -> dict[str, Any]:
     """Return the settings of a model; without its sizes if a lazy module has none yet."""
-    found: dict[str, Any] = {sc.AUTOCAST: _autocast()}
+    found: dict[str, Any] = {sc.AUTOCAST: autocast}
     for _ in range(_MOST_WRAPPERS):
         names = {each.__name__ for each in type(model).__mro__}
         is_compiled = "OptimizedModule" in names
@@ -151,25 +160,30 @@ def _model_settings(model: Any) -> dict[str, Any]:
             found[sc.FSDP_VERSION] = 1
         if "FSDPModule" in names:
             found[sc.FSDP_VERSION] = 2
-        inner = vars(model).get("_modules", {})
-        wrapped = inner.get("_orig_mod", inner.get("module")) if len(inner) == 1 else None
-        if wrapped is None:
+        wrapped = next((_WRAPPERS[each] for each in names if each in _WRAPPERS), None)
+        inner = None if wrapped is None else vars(model).get("_modules", {}).get(wrapped)
+        if inner is None:
             break
-        model = wrapped
-    found[sc.MODEL_CLASS] = type(model).__name__
+        model = inner
+    # FSDP2 makes a class of the model's class and its own.
+    classes = [each.__name__ for each in type(model).__mro__]
+    is_sharded = "FSDPModule" in classes
+    found[sc.MODEL_CLASS] = classes[classes.index("FSDPModule") + 1 if is_sharded else 0]
     return _plain(found | _sizes(model))
 
 
 def _sizes(model: Any) -> dict[str, Any]:
     try:
         parameters = list(model.parameters())
+        if any(map(sys.modules["torch"].nn.parameter.is_lazy, parameters)):
+            return {}
         return {
             sc.MODEL_PARAMETERS: sum(each.numel() for each in parameters),
             sc.MODEL_TRAINABLE: sum(each.numel() for each in parameters if each.requires_grad),
             sc.MODEL_DTYPE: str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
             sc.MODEL_DEVICE: parameters[0].device.type if parameters else None,
         }
-    except Exception:  # an uninitialized parameter of a lazy module
+    except Exception:  # a class of parameters that has none of these
         return {}
 
 

@@ -92,19 +92,22 @@ class Optimizers:
         original = Optimizer._patch_step_function
 
         def adopt(owner: type) -> None:
-            step = vars(owner).get("step")
-            if getattr(step, "__code__", None) is _Torch.step_code:
-                patches.replace_own(owner, "step", self._from_call(step))
+            try:
+                step = vars(owner).get("step")
+                if getattr(step, "__code__", None) is _Torch.step_code:
+                    patches.replace_own(owner, "step", self._from_call(step))
+            except Exception as error:  # such as a metaclass whose classes have no hash
+                record_error("torch", error)
 
         @functools.wraps(original)
         def _patch_step_function(self: Any) -> None:
             try:
                 original(self)
-                for owner in type(self).__mro__:
-                    adopt(owner)
             except BaseException as error:
                 strip(error)
                 raise
+            for owner in type(self).__mro__:
+                adopt(owner)
 
         for owner in subclasses(Optimizer):
             adopt(owner)

@@ -46,8 +46,10 @@ class Sweep:
     def add(self, run: Run, opened: OpenedRun) -> None:
         """Add a run that is open."""
         metrics = losses(opened.marks[0])
-        first = {(each.name, each.is_eval): each.ranks[0] for each in reversed(metrics)}
-        wanted = dict(list(first.items())[:_MOST_SERIES])
+        wanted: dict[tuple[str, bool], int | None] = {}
+        for each in metrics:
+            if len(wanted) < _MOST_SERIES:
+                wanted.setdefault((each.name, each.is_eval), each.ranks[0])
         known = {(each.name, each.rank, each.is_eval): each for each in opened.marks[0]}
 
         def series_of(name: str, rank: int | None, is_eval: bool) -> MarkSeries | None:

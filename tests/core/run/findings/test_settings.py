@@ -20,6 +20,8 @@ def _finding(account: str, added: float, settings: Mapping[str, Any], ranks: int
         times[account] += added
 
     ledger = job(ranks, 120, plant=plant)
+    for lane in ledger.lanes:
+        lane.host = "a"
     del ledger.lanes[0].parts["transfer", "h2d"]
     values = {name: {value: [0]} for name, value in settings.items()}
     return conclude(Facts(ledger, settings=values))[0]
@@ -64,7 +66,36 @@ def test_more_workers_than_there_are() -> None:
 def test_less_work_if_all_cpus_load() -> None:
     finding = _input({sc.LOADER_WORKERS: 2, sc.CPU_ALLOWED: 2})
     assert len(finding.advice) == 1
-    assert "more than the CPUs: less work per sample" in finding.advice[0].text
+    text = finding.advice[0].text
+    assert text.startswith("less work per sample")
+    assert "num_workers is 2 on 2 CPUs" in text
+    assert "about 9 would hide it" in text
+
+
+@pytest.mark.parametrize("settings", [{}, {sc.CPU_ALLOWED: 8}])
+def test_less_work_if_no_number_of_workers_helps(settings: Mapping[str, Any]) -> None:
+    """A step takes almost only loading."""
+
+    def plant(times: Times) -> None:
+        times["input"] += 1e6
+
+    ledger = job(1, 120, plant=plant)
+    facts = Facts(ledger, settings={sc.LOADER_WORKERS: {0: [0]}, **{
+        name: {value: [0]} for name, value in settings.items()
+    }})  # fmt: skip
+    first, second = conclude(facts)[0].advice
+    assert first.text.startswith("less work per sample")
+    assert second.text.startswith("more workers: num_workers is 0")
+
+
+@pytest.mark.parametrize(
+    ("settings", "cpus"),
+    [({sc.CPU_ALLOWED: 16, sc.CPU_COUNT: 64}, 16), ({sc.CPU_ALLOWED: 64, sc.CPU_COUNT: 64}, 16),
+     ({sc.CPU_COUNT: 32}, 8), ({sc.CPU_ALLOWED: 64, sc.CPU_LIMIT: 3.5}, 3)],
+)  # fmt: skip
+def test_ranks_share_cpus_unless_each_has_its_own(settings: Mapping[str, Any], cpus: int) -> None:
+    text = _input({sc.LOADER_WORKERS: 0, **settings}, 4).advice[0].text
+    assert f"on {cpus} CPUs" in text
 
 
 @pytest.mark.parametrize("settings", [{}, {sc.LOADER_WORKERS: "0"}, {sc.LOADER_WORKERS: -1}])
@@ -80,6 +111,9 @@ def test_ranks_that_differ_have_no_common_setting() -> None:
 _OTHERS: list[tuple[str, str, Mapping[str, Any], str, str]] = [
     ("transfer", "H2D_BOUND", {sc.LOADER_PINNED: True}, "non_blocking", "DataLoader"),
     ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_NAME: "AdamW"}, "AdamW(..., fused", "Loader"),
+    ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_NAME: "Lion"}, "a larger batch", "fused=True"),
+    ("optimizer", "OPTIMIZER_HEAVY",
+     {sc.OPTIMIZER_NAME: "SGD", sc.OPTIMIZER_FOREACH: True}, "SGD(..., fused=True)", "foreach"),
     ("optimizer", "OPTIMIZER_HEAVY", {sc.OPTIMIZER_FUSED: True}, "a larger batch", "fused"),
     ("forward", "FORWARD_HEAVY", {sc.MODEL_COMPILED: True}, "is compiled", "torch.compile"),
 ]  # fmt: skip

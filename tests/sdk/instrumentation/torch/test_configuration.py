@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import cirron_otel as ci
@@ -109,6 +112,69 @@ def test_the_loader_is_the_one_that_trains(record: Record) -> None:
     assert record(program)[LOADER + "batch_size"] == 2
 
 
+def test_a_loader_that_does_not_train_is_not_recorded(record: Record) -> None:
+    def program() -> None:
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sum(batch.sum() for (batch,) in _loader(4))
+        for batch in torch.randn(3, 2, 3):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    found = record(program)
+    assert found[OPTIMIZER + "name"] == "SGD"
+    assert LOADER + "batch_size" not in found
+
+
+class _Counting(TorchFunctionMode):
+    """Counts the functions of torch that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.calls.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_sees_no_reads(record: Record) -> None:
+    calls = []
+
+    def program() -> None:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with _Counting() as mode:
+            _train(model, optimizer, _loader())
+        calls.append(mode.calls)
+
+    record(program)
+    program()
+    assert calls[0] == calls[1]
+
+
+def test_a_model_with_one_child_is_no_wrapper(record: Record) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = torch.nn.Linear(3, 1)
+            self.scale = torch.nn.Parameter(torch.ones(7))
+
+        def forward(self, x: Any) -> Any:
+            return self.module(x) * self.scale.sum()
+
+    def program() -> None:
+        model = Model()
+        _train(model, torch.optim.SGD(model.parameters(), lr=0.1), _loader())
+
+    found = record(program)
+    assert (found[MODEL + "class"], found[MODEL + "parameters"]) == ("Model", 11)
+
+
 def test_autocast_and_compilation(record: Record) -> None:
     def program() -> None:
         model = torch.compile(torch.nn.Linear(3, 1), backend="eager")
@@ -121,6 +187,17 @@ def test_autocast_and_compilation(record: Record) -> None:
     assert found[MODEL + "compiled"] is True
     assert found[MODEL + "class"] == "Linear"
     assert found[MODEL + "parameters"] == 4
+
+
+def test_fully_sharded_data_parallel(record: Record, one_process_group: None) -> None:
+    def program() -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 1))
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        _train(model, torch.optim.SGD(model.parameters(), lr=0.1), _loader())
+
+    found = record(program)
+    assert found["cirron.fsdp.version"] == 2
+    assert found[MODEL + "class"] == "Sequential"
 
 
 def test_distributed_data_parallel(record: Record, one_process_group: None) -> None:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
+from cirron_otel.sdk.instrumentation.torch import accumulation
 from cirron_otel.sdk.tracing import buffers
 from cirron_otel.sdk.tracing.phase import Phase
 from tests.kit.sessions.spool_trees import Node, read_spool
@@ -347,3 +348,41 @@ def test_a_step_that_raises_does_not_hide_the_next_one(folder: Path) -> None:
     steps = session(folder).children[0].children
     expected = ["data_load", "forward", "backward", "optimizer_step"]
     assert [[each.name for each in step.children] for step in steps] == [expected] * 3
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_gradient_whose_storage_is_freed_is_not_read(first: int) -> None:
+    """Reading it would end the process."""
+    gradient = torch.zeros(8)[first:]
+    assert accumulation._can_read(gradient)
+    assert accumulation._is_zero(gradient)
+    assert accumulation._can_read(torch.zeros(8, 4).T)
+    assert accumulation._can_read(torch.zeros(0))
+    gradient.untyped_storage().resize_(0)
+    assert not accumulation._can_read(gradient)
+
+
+class _Unhashable(type):
+    """A metaclass whose classes have no hash."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_optimizer_class_without_a_hash_can_be_constructed(tmp_path: Path) -> None:
+    ci.profile(output_dir=tmp_path, exporters="none", join="none", handle_signals=False)
+    try:
+
+        class Odd(torch.optim.SGD, metaclass=_Unhashable):
+            def step(self, closure: Any = None) -> Any:
+                return super().step(closure)
+
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = Odd([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+    finally:
+        ci.shutdown()
+    assert weight[0].item() == pytest.approx(0.9)
