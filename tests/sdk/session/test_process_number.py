@@ -116,7 +116,11 @@ def ran(command: list[str], directory: Path) -> str:
 def test_a_number_is_free_again_after_the_end_of_its_process(tmp_path: Path) -> None:
     paths = SpoolPaths.under(tmp_path)
     first, second, third = (ProcessNumber(paths, "a run") for _ in range(3))
-    assert (first.take(trains=True), second.take(), first.take()) == (0, 1, None)
+    assert (first.take(trains=True), second.take(trains=True), first.take(trains=True)) == (
+        0,
+        1,
+        None,
+    )
     assert ProcessNumber(paths, "another run").take(trains=True) == 0
     first.release()
     assert third.take(trains=True) == 0
