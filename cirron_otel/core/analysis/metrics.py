@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from ..records.rows import number_of
 from .mark_series import MarkSeries
@@ -12,6 +13,21 @@ LOSSES = frozenset({
     "loss", "train_loss", "eval_loss", "val_loss", "valid_loss", "validation_loss", "test_loss",
 })  # fmt: skip
 """The names of marks that are losses, without a prefix such as `train/`."""
+_EVALUATIONS: Final = frozenset({"eval", "evaluation", "val", "valid", "validation", "test"})
+_TRAINING: Final = frozenset({"loss", "train_loss", "loss/train", "loss/training", "losses/train"})
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a mark is a loss, such as `eval/loss`, or `Loss/train` of TensorBoard."""
+    head, _, last = name.lower().rpartition("/")
+    return last in LOSSES or head in ("loss", "losses")
+
+
+def is_evaluation(metric: LossMetric) -> bool:
+    """Return whether a loss is that of evaluations, by its name or by its scopes."""
+    name = metric.name.lower()
+    is_training = name in _TRAINING or name.rpartition("/")[2] in _TRAINING
+    return metric.is_eval or not is_training or name.rpartition("/")[0] in _EVALUATIONS
 
 
 @dataclass(slots=True)
@@ -41,7 +57,7 @@ def losses(series: Iterable[MarkSeries]) -> list[LossMetric]:
     """Return the losses among the series of marks; ranks with the same values share a metric."""
     metrics: dict[tuple[object, ...], LossMetric] = {}
     for each in series:
-        if each.name.rpartition("/")[2] not in LOSSES:
+        if not is_loss(each.name):
             continue
         key = (each.name, each.is_eval, each.count, each.first, each.last, each.min)
         metric = metrics.get(key)

@@ -5,17 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ...semconv import CONFIGURATION, HYPERPARAMETER
-from .metrics import LossMetric
-
-_TRAINING: Final = ("loss", "train_loss")
-
-
-def is_evaluation(metric: LossMetric) -> bool:
-    """Return whether a loss is that of evaluations, by its name or by its scopes."""
-    return metric.is_eval or metric.name.rpartition("/")[2] not in _TRAINING
+from .metrics import LossMetric, is_evaluation
 
 
 def shared_losses(losses: Mapping[str, Sequence[LossMetric]]) -> dict[str, LossMetric]:

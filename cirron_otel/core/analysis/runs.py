@@ -34,6 +34,7 @@ from .run_batch import (
     RunBatchOutline,
     outline_of,
 )
+from .run_losses import only_settings
 from .sessions import OutlinedBatch, SessionSearch
 
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
@@ -79,7 +80,8 @@ class Run:
     sessions: list[str]
     """The ids of its sessions, in order of their start; the first 1,000."""
     resource: dict[str, Any]
-    """The attributes of its first session's resource."""
+    """The attributes of its first session's resource, and the settings of the training, which may
+    be those of a later session: the first one of `cirron-otel run` is that of the launcher."""
     is_recorded: bool
     """Whether the run's batches name their session; batches of cirron-sdk do not."""
     batches: frozenset[str]
@@ -340,11 +342,18 @@ def _run(group: list[_Session]) -> Run:
         steps=max(outline.steps.values(), default=0),
         spans=outline.spans,
         sessions=[each.id for each in group[:MOST_LISTED]],
-        resource=first.resource,
+        resource=_resource(group),
         is_recorded=any(not each.is_sdk for each in group),
         batches=frozenset().union(*(each.names for each in group)),
         world_size=max((each.world_size for each in group if each.world_size), default=None),
     )
+
+
+def _resource(group: Sequence[_Session]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for each in reversed(group):
+        settings |= only_settings(each.resource)
+    return settings | group[0].resource
 
 
 def _name(group: list[_Session], run_id: str) -> str:

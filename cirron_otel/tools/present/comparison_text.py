@@ -43,7 +43,7 @@ def headline(compared: Comparison) -> str:
     settings = _speed_settings(compared)
     if change.kind in ("SAME", "INCONCLUSIVE"):
         noise = f"the noise of both runs is {_percent(change.noise)}"
-        rest = f"; {listed}" if listed else ""
+        rest = "".join(f"; {each}" for each in (listed, settings) if each)
         return (
             f"The wall time per {compared.a.unit} differs by {_signed(change.change)}; {noise}"
             f"{rest}."

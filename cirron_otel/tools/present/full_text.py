@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ...core.analysis.metrics import LOSSES
+from ...core.analysis.metrics import is_loss
 from .divergence_text import replica_lines
 from .formatting import (
     cause,
@@ -75,7 +75,7 @@ def full_parts(document: Document) -> Iterator[RenderableType]:
         yield "\nMetrics:\n"
         yield _metrics(metrics[:_MOST_ROWS])
         yield from _more(len(metrics))
-    marks = [each for each in figures.marks if each.name.rpartition("/")[2] not in LOSSES]
+    marks = [each for each in figures.marks if not is_loss(each.name)]
     if marks:
         yield "\nMarks:\n"
         yield _marks(marks[:_MOST_ROWS])

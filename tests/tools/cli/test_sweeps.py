@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cirron_otel as ci
+from cirron_otel.core.analysis.metrics import LossMetric, is_evaluation, is_loss
 from cirron_otel.tools.cli.main import run as run_command
 from tests.core.analysis.verdicts.records import Rank, write_spool
 from tests.kit.html_page import Page
@@ -143,3 +144,30 @@ def test_a_page_of_hostile_names(tmp_path: Path) -> None:
     target = tmp_path / "sweep.html"
     assert run_command(["runs", "report", str(tmp_path), "--html", str(target)]) == 0
     assert "<script>" in Page(target.read_text("utf-8")).texts
+
+
+def test_settings_are_those_of_any_process_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first session may be that of the launcher, which has none."""
+    ranks = []
+    for number, resource in enumerate(({}, {"cirron.data_loader.batch_size": 8})):
+        rank = Rank(number, pid=number + 1)
+        rank.resource = dict(resource)
+        rank.step(0, {"forward": 5})
+        ranks.append(rank)
+    spool = write_spool(tmp_path, ranks, run=f"{1:032x}")
+    (run,) = listed(spool, capsys)["runs"]
+    assert run["resource"]["cirron.data_loader.batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "is_evaluated"),
+    [("loss", False), ("train/loss", False), ("Loss/train", False), ("train_loss", False),
+     ("eval_loss", True), ("val/loss", True), ("Loss/test", True), ("accuracy", None),
+     ("loss_scale", None), ("lr/loss_weight", None)],
+)  # fmt: skip
+def test_the_names_of_losses(name: str, is_evaluated: bool | None) -> None:
+    assert is_loss(name) == (is_evaluated is not None)
+    if is_evaluated is not None:
+        assert is_evaluation(LossMetric(name, False, [0], 1, 1.0, 1.0, 1.0)) == is_evaluated
