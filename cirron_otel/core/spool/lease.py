@@ -81,6 +81,11 @@ def is_claimed(paths: SpoolPaths, what: str) -> bool:
     return is_locked(_path(paths, what))
 
 
+def lease_files(paths: SpoolPaths) -> list[Path]:
+    """Return the files of all leases, also of those whose process has ended."""
+    return list(paths.state.glob("lease-*"))
+
+
 def _path(paths: SpoolPaths, what: str) -> Path:
     return paths.state / f"lease-{digest('lease', what)[:8].hex()}"
 

@@ -24,7 +24,7 @@ from ...semconv import OOM_KILLS
 from ..records.canonical import batch_bytes
 from ..records.schema import SCHEMA_VERSION
 from .journal import JournalState, ReadJournal, journal_path, read_journal
-from .lease import claim
+from .lease import claim, lease_files
 from .oom_bundles import remove_unfinished
 from .oom_kills import kills_text, risen
 from .owner import batch_id_of, dead_owners, has_unsealed, known_owners, lock_path, owner_of, owners
@@ -157,6 +157,8 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
                 recovered.append(_recover(paths, prefix, torn.get(prefix, [])))
     if dead:
         _forget_deliveries(paths)
+        for path in lease_files(paths):
+            remove_unlocked(path)
     return recovered
 
 

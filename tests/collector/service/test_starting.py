@@ -41,7 +41,7 @@ sys.meta_path.insert(0, Finder())
         "typing",
         "threading",
         "click",
-        "cirron_otel.tools.cli.doctor",
+        "cirron_otel.tools.cli.collector",
         "cirron_otel.collector.service.config_file",
         "cirron_otel.collector.service.event_loop",
         "cirron_otel.collector.receiver.grpc.server",
