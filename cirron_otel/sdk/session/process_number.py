@@ -2,9 +2,10 @@
 
 The processes of a run that train at the same time need different ranks, so that reports do not add
 them up. A process of `multiprocessing` takes its place among the processes that its parent has
-started, from 0: the index of `torch.multiprocessing.spawn`. If the parent trains, it has 0, and
-the places are from 1. Any other process takes 0. If another process of the run that writes to the
-same spool has this number, it takes the next free one.
+started, from 0. That is the index of `torch.multiprocessing.spawn` if the parent has started no
+other process before. If the parent trains, it has 0, and the places are from 1. Any other process
+takes 0. If another process of the run that writes to the same spool has this number, it takes the
+next free one.
 """
 
 from __future__ import annotations

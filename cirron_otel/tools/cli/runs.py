@@ -197,9 +197,9 @@ class _Listed:
         """Return the runs; columns without any value are left out."""
         from ...core.analysis.run_losses import short_name
 
+        rows = [_row(run, self.runs) for run in self.runs]
         columns: list[tuple[str, list[str]]] = [
-            (head, [_row(run, self.runs)[place] for run in self.runs])
-            for place, head in enumerate(HEADS)
+            (head, [row[place] for row in rows]) for place, head in enumerate(HEADS)
         ]
         if self._conclusions:
             cells = [_conclusion(self._conclusions.get(run.id)) for run in self.runs]

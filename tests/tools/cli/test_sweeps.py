@@ -1,4 +1,4 @@
-"""Which run of a sweep won: `runs ls --sort loss`, and the table of runs."""
+"""`runs ls --sort loss` and the table of runs list the runs of a sweep with their losses."""
 
 from __future__ import annotations
 

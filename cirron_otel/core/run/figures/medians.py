@@ -8,7 +8,7 @@ import numpy as np
 
 
 def median_of(values: np.ndarray | Sequence[float]) -> float:
-    """Return the median of some numbers, of which none is NaN; NaN if there are none."""
+    """Return the median of numbers that are not NaN; NaN if there are no numbers."""
     if not len(values):
         return float("nan")
     return float(medians_of(np.asarray(values), 0))

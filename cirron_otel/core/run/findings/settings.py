@@ -13,7 +13,7 @@ from .words import time
 _LESS_WORK: Final = "decode, resize or tokenize once, ahead of the training"
 _BATCHES: Final = "copy smaller batches: integers or half precision, and convert on the device"
 _MOST_WORKERS: Final = 64
-"""If more workers would be needed, their number is not worth a sentence."""
+"""If hiding the loading needs more workers than these, the advice names no number."""
 _FUSED: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """The optimizers of torch with the argument `fused`."""
 Texts = tuple[str, ...]
@@ -40,7 +40,7 @@ def loading_advice(assessment: Assessment, each_ns: float) -> tuple[Texts, float
     on = "" if cpus is None else f" on {count(cpus, 'CPU')}"
     known = f"num_workers is {workers:,}{on}; loading takes {time(each_ns)} a {assessment.unit}"
     if rest_ns <= 0 or work_ns > _MOST_WORKERS * rest_ns:
-        return (less_work, f"more workers: {known}"), 1.0
+        return (less_work, f"more workers, which hide only a part of it: {known}"), 1.0
     needed = max(math.ceil(work_ns / rest_ns), workers + 1)
     if cpus is None or needed <= cpus:
         hide = "1 worker hides" if needed == 1 else f"about {needed:,} workers hide"

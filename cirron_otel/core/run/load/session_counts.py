@@ -36,7 +36,9 @@ class SessionCounts:
         self.total = Extent()
         """The counts of all records, whether they are in a session or not."""
         self._below: dict[str | None, dict[int | None, Extent]] = {}
-        """What is inside a scope that is kept or has not arrived, by its id and by process."""
+        """The counts of the records inside each scope that is kept or has not arrived.
+
+        The keys are the id of that scope, and the process."""
         self._attached: dict[str | None, Extent] = {}
         """The marks and snapshots of such scopes, by the id of the scope."""
         self._kept: list[Numbered] = []

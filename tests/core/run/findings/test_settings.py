@@ -85,7 +85,7 @@ def test_less_work_if_no_number_of_workers_helps(settings: Mapping[str, Any]) ->
     }})  # fmt: skip
     first, second = conclude(facts)[0].advice
     assert first.text.startswith("less work per sample")
-    assert second.text.startswith("more workers: num_workers is 0")
+    assert second.text.startswith("more workers, which hide only a part of it: num_workers is 0")
 
 
 @pytest.mark.parametrize(
