@@ -20,7 +20,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons sick compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak faults kafka otlp-json docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons sick changes compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak faults kafka otlp-json docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -30,6 +30,7 @@ help:
 	@echo "make frameworks  the frameworks that .venv does not hold, each in an environment of its own"
 	@echo "make sick      score the findings about simulated runs with planted causes, minutes on one core;"
 	@echo "               SICK='--family NAME --seeds N' for fewer, SICK=--write-docs updates docs/verdicts.md"
+	@echo "make changes   score \`diff\` on pairs of real runs with a planted change, minutes; CHANGES='--name NAME'"
 	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
@@ -97,6 +98,9 @@ pythons: $(STAMP)
 
 sick: $(STAMP)
 	@$(BIN)/python -m tests.system.sick_runs $(SICK)
+
+changes: $(ENVIRONMENT)
+	@$(BIN)/python -m tests.system.changes $(CHANGES)
 
 compare: $(STAMP)
 	@test -n "$(BASE)" || { echo "make compare: name the commit to compare with: BASE=COMMIT" >&2; exit 2; }

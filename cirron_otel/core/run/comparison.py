@@ -6,8 +6,9 @@ numbers of units and ranks can be compared. All times are ns.
 The noise of an account is measured within each run, from ten blocks of units. If the account has
 time in at least half of the units, its noise is the standard deviation of the blocks' medians, or
 that of their means if it is larger. The largest mean is left out, so that a single stall is a
-difference and not noise. For other accounts, such as evaluations, the number of occurrences is a
-fact, and only their durations have noise.
+difference and not noise. Stalls are separate: the noise of their number is that of independent
+events, because few blocks contain one. For other accounts, such as evaluations, the number of
+occurrences is a fact, and only their durations have noise.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _TRIMMED: Final = 0.87
 """The standard deviation of ten normal values without the largest, relative to that of all."""
 _SURE: Final = 2
 """Runs are the same if this many times the noise cannot hide a moderate difference."""
+_STALL: Final = 2
+"""An account's time in a unit is a stall if it exceeds its median by this many medians of units."""
+_SURE_STALLS: Final = 2.5
+"""The noise of the time of stalls, in standard deviations of a sum of independent events."""
 _LEAST_PART: Final = 0.05
 """The minimum part of the difference that an account explains to be named."""
 
@@ -139,9 +144,29 @@ def _noise(
             noise[name] = _spread(durations) * math.sqrt(BLOCKS * occurring) / units
             squares += noise[name] ** 2
         else:
-            noise[name] = _block_noise(lanes, steady, times)
+            stalls = [_stalls(*each) for each in zip(lanes, steady, times, strict=True)]
+            times = [all_of - each for all_of, each in zip(times, stalls, strict=True)]
+            of_stalls = sum(map(_stall_noise, stalls)) / units  # ranks may stall together
+            squares += of_stalls**2
+            noise[name] = math.hypot(_block_noise(lanes, steady, times), of_stalls)
             everywhere = [total + each for total, each in zip(everywhere, times, strict=True)]
     return noise, math.sqrt(squares + _block_noise(lanes, steady, everywhere) ** 2)
+
+
+def _stalls(lane: Lane, steady: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the time above the account's median of the units that stall in it; 0 for others."""
+    if lane.size > 1:
+        return np.zeros_like(times)
+    more = times - np.int64(median_of(times[steady]))
+    return np.where(more > _STALL * median_of(lane.ns[steady]), more, 0)
+
+
+def _stall_noise(stalls: np.ndarray) -> float:
+    """Return the noise of the sum of stalls without the longest; adjacent units are one stall."""
+    is_stall = stalls > 0
+    starts = np.flatnonzero(is_stall & ~np.append(False, is_stall[:-1]))
+    sums = np.sort(np.add.reduceat(stalls, starts)) if len(starts) else stalls[:0]
+    return _SURE_STALLS * math.sqrt(np.square(sums[:-1].astype(float)).sum())
 
 
 def _block_noise(

@@ -25,6 +25,8 @@ _MOST_NAMED: Final = 4
 _MOST_SETTINGS: Final = 16
 _MOST_FINDINGS: Final = 8
 _LONGEST_SETTING: Final = 60
+_LEAST_SIZE: Final = 0.1
+"""A smaller difference of the samples of a unit is an epoch's last batches."""
 _LEAST_SHARE: Final = 0.0005
 """Accounts with a smaller share of the wall time of both runs have no row."""
 _WORDS: Final = {"new": "new in B", "gone": "gone in B", "changed": "changed"}
@@ -53,16 +55,25 @@ def headline(compared: Comparison) -> str:
 
 
 def _speed_settings(compared: Comparison) -> str:
-    """Return the settings that differ and affect the speed, with the change per sample."""
+    """Return the settings that differ and affect the speed, with the change per sample.
+
+    The samples of a unit are named if the fetches of a unit differ, as with accumulation.
+    """
     differing = {each.key: each for each in compared.configuration}
     found = [differing[name] for name in SPEED_SETTINGS if name in differing]
-    texts = []
-    for each in found[:_MOST_NAMED]:
-        text = f"{each.key.removeprefix('cirron.')} {_setting(each.a)} -> {_setting(each.b)}"
-        samples = compared.samples if each.key == LOADER_BATCH_SIZE else None
-        if samples is not None:
-            text += f" ({_signed(samples['change'])} per sample)"
-        texts.append(text)
+    texts = [
+        f"{each.key.removeprefix('cirron.')} {_setting(each.a)} -> {_setting(each.b)}"
+        for each in found[:_MOST_NAMED]
+    ]
+    sizes, samples = compared.unit_sizes, compared.samples
+    if sizes is None or samples is None:
+        return ", ".join(texts)
+    per_sample = f" ({_signed(samples['change'])} per sample)"
+    if LOADER_BATCH_SIZE in differing:
+        texts[0] += per_sample  # the first of SPEED_SETTINGS
+    elif abs(sizes[1] - sizes[0]) > _LEAST_SIZE * sizes[0]:
+        unit = compared.a.unit
+        texts.insert(0, f"samples per {unit} {sizes[0]:.3g} -> {sizes[1]:.3g}{per_sample}")
     return ", ".join(texts)
 
 
