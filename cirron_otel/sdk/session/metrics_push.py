@@ -33,7 +33,7 @@ from ...core.records.memory_points import PROCESS_USAGE
 from ...core.targets.otlp.metrics import OtlpMetricExporter
 from ..flush.duration_histogram import BOUNDS_NS, Lengths, exponential
 from ..flush.json_attributes import text_of
-from ..flush.measures import Key, Measures, bounded
+from ..flush.measures import Key, Measures, bounded, gauge_name
 from ..tracing.clock import wall_now
 from ..tracing.costs import resident_now
 from ..tracing.step_places import EPOCH_ATTRIBUTE, GLOBAL_STEP
@@ -47,6 +47,8 @@ _LONGEST_MS = 86_400_000.0
 _MOST_EXAMPLES = 20
 _LONGEST_NAME = 255
 """Maximum characters of a mark's name in an attribute."""
+_LOSS = gauge_name(sc.LOSS)
+"""The gauge of a loss, which has no dimension; the unit of any other mark is unknown."""
 _FILTERS = ("trace_based", "always_on", "always_off")
 _BOUNDS = tuple(each / 1e9 for each in BOUNDS_NS)
 
@@ -163,7 +165,8 @@ def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
             for name, value in values
         ]
         meaning = "The last value of the marks with this name"
-        yield sdk.Metric(gauge, meaning, "", sdk.Gauge(points))
+        unit = "1" if gauge == _LOSS else ""
+        yield sdk.Metric(gauge, meaning, unit, sdk.Gauge(points))
 
 
 def placed(metrics: Iterable[sdk.Metric], resource: Resource) -> Iterable[sdk.Metric]:
@@ -286,7 +289,7 @@ class MetricsPush:
             is_exponential=isinstance(aggregation, ExponentialBucketHistogramAggregation),
             examples=_examples(environ),
         )
-        self._interval = _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
+        self._interval = interval_seconds(environ)
         self._timeout_ms = _milliseconds(environ, "OTEL_METRIC_EXPORT_TIMEOUT", _TIMEOUT_MS)
         self._reader = Reader(self._exporter, self.measures, lambda: without_details(resource()))
         self._provider = MeterProvider(
@@ -386,6 +389,11 @@ def metrics_of(
         if "_METRICS_" in warning:  # the span exporter reports the other warnings
             report_problem("metrics", warning)
     return push
+
+
+def interval_seconds(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two exports; an invalid variable is reported."""
+    return _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
 
 
 def _examples(environ: Mapping[str, str]) -> str:
