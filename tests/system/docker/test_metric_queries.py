@@ -1,4 +1,7 @@
-"""The queries of docs/metrics.md answer their questions in a real Prometheus and a real Tempo."""
+"""The queries of docs/metrics.md answer their questions in a real Prometheus and a real Tempo.
+
+Prometheus also answers those of the dashboard and of the alert rules.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ from tests.kit.backends.prometheus import Prometheus, prometheus
 from tests.kit.backends.run import POLL_SECONDS, WAIT_SECONDS
 from tests.kit.backends.tempo import Tempo, tempo
 
+from .composed import DOCKER
 from .programs import two_ranks as job
-from .test_dashboard import tempo_text
+from .test_dashboard import EXPRESSIONS, RULES, tempo_text
 
 ROOT = Path(__file__).parents[3]
 QUERY = re.compile(r"^\*\*(.+?)\*\*.*?^```(promql|traceql)\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
@@ -72,9 +76,10 @@ def _value(value: dict[str, str]) -> Any:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Both servers, with the settings of compose.yaml for Tempo and none for Prometheus."""
+    """Both servers, with the settings of compose.yaml, except that no collector is scraped."""
+    config = (DOCKER / "prometheus.yaml").read_text().replace("collector:13133", "127.0.0.1:1")
     folders = [tmp_path_factory.mktemp(name) for name in ("tempo", "prometheus", "job")]
-    with tempo(folders[0], tempo_text()) as traces, prometheus(folders[1]) as metrics:
+    with tempo(folders[0], tempo_text()) as traces, prometheus(folders[1], config) as metrics:
         start_s = int(time.time()) - 1
         environment = {
             "CIRRON_RUN_NAME": "demo",
@@ -134,7 +139,7 @@ def test_time_between_steps_is_the_planted_gap(servers: Servers) -> None:
         assert job.GAP_S * 0.8 < float(each["value"][1]) < job.GAP_S * 3
 
 
-def test_points_have_the_rank_and_the_run_without_any_setting_of_the_server(
+def test_points_have_the_rank_and_the_run_of_their_resource(
     servers: Servers,
 ) -> None:
     for name in ("cirron_units_total", "cirron_mark_loss_ratio", "cirron_global_step"):
@@ -152,3 +157,19 @@ def test_findings_are_those_of_the_job(servers: Servers) -> None:
         for each in servers.prometheus.wait_for("cirron_findings > 0")
     }
     assert "COMPUTE_STRAGGLER" in kinds
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_prometheus_answers_the_dashboard(servers: Servers, expression: str) -> None:
+    values = {"$__rate_interval": "10m", "$run": "demo", "$rank": ".*", "$mark": "loss"}
+    query = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], expression)
+    found = servers.prometheus.query(query)
+    assert found or query.endswith(") > 0"), "without drops, the panel of drops is empty"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["uid"]))
+def test_prometheus_evaluates_the_alert_rules(servers: Servers, rule: dict[str, Any]) -> None:
+    found = servers.prometheus.query(rule["data"][0]["model"]["expr"])
+    assert found
+    labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    assert all(labels <= each["metric"].keys() for each in found)

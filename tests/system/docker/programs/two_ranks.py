@@ -22,7 +22,7 @@ def loss(step: int) -> float:
 
 def train(rank: int, barrier: Any) -> None:
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(RANKS)
-    import cirron_otel as ci  # noqa: PLC0415 - with the rank in the environment
+    import cirron_otel as ci
 
     ci.profile(frameworks=[])
     for half in (range(STEPS // 2), range(STEPS // 2, STEPS)):
