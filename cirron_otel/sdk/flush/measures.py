@@ -159,9 +159,11 @@ class Measures:
             name = scope._name
             parent = scope._above
             if parent is not last_parent:
-                last_parent = parent
-                is_outside = step_around(parent) is None
-                is_inside = not is_outside and step_of_phases(parent) is not None
+                last_parent, around = parent, step_around(parent)
+                is_outside = around is None
+                is_inside = not is_outside and (
+                    (around is parent and bool(parent._id)) or step_of_phases(parent) is not None
+                )
             if type(name) is not str:
                 name = text_of(name)
             if is_inside and name != MICRO_STEP:

@@ -62,18 +62,24 @@ class OutsideUnits:
             self._thread = step._thread
         if step._thread != self._thread:
             return
-        begun, outermost = self._last_end, step
-        parent: Any = step._above
-        while parent is not None and parent is not NO_SESSION:
-            if parent not in self._around:
-                self._around.add(parent)
-                self._covered += self._inside.pop(parent, 0)
-            outermost, parent = parent, parent._above if parent._depth else None
+        if step._above not in self._around:
+            self._note_around(step)
+        begun = self._last_end
         if begun is None:
-            self._add_gap("start_up", step._start - outermost._start)
+            self._add_gap("start_up", step._start - _outermost(step)._start)
         else:
             self._add_gap("between_units", step._start - begun)
         self._last_end = max(step._end, begun or 0)
+
+    def _note_around(self, step: Scope) -> None:
+        """Note that the scopes around a step have no account; their counted scopes still have."""
+        parent: Any = step._above
+        while parent is not NO_SESSION and parent not in self._around:
+            self._around.add(parent)
+            self._covered += self._inside.pop(parent, 0)
+            if not parent._depth:
+                break
+            parent = parent._above
         if len(self._around) > _MOST_OPEN:
             self._around = {each for each in self._around if not each._end}
 
@@ -121,3 +127,10 @@ class OutsideUnits:
                 return True
             parent = parent._above
         return False
+
+
+def _outermost(scope: Any) -> Any:
+    """Return the outermost scope around a scope, which is usually the session."""
+    while scope._depth and scope._above is not NO_SESSION:
+        scope = scope._above
+    return scope

@@ -17,8 +17,8 @@ from ..tracing.scope import NO_SESSION, Scope
 from .json_attributes import plain
 from .span_rows import recorded_above
 
-DATA_LOAD: Final = "data_load"
-"""The phase in which a step waits for its batch."""
+_NO_WORK: Final = frozenset({"data_load", MICRO_STEP})
+"""The phase in which a step waits for its batch, and scopes whose children are phases."""
 _MOST_OPEN: Final = 1_000
 """Maximum number of steps without a record whose figures are retained."""
 
@@ -50,23 +50,34 @@ class StepFigures:
         """
         work = self._work
         last_parent: Any = None
+        last_above: Any = None
         step: Any = None
+        is_inner = False
+        total = 0
         for scope in ended:
             parent = scope._above
             if parent is not last_parent:
-                last_parent, step = parent, step_of_phases(parent)
+                if step is not None:
+                    work[step] = work.get(step, 0) + total
+                last_parent, total = parent, 0
+                name = parent._name
+                if parent._id and type(name) is str and name == STEP:  # the usual case
+                    if parent._above is not last_above:
+                        last_above = parent._above
+                        is_inner = step_around(last_above) is not None
+                    step = None if is_inner else parent
+                else:
+                    step = step_of_phases(parent)
             if step is not None:
-                name = scope._name if type(scope._name) is str else ""
-                if name == DATA_LOAD:
-                    work.setdefault(step, 0)
-                elif name != MICRO_STEP:
-                    work[step] = work.get(step, 0) + scope._end - scope._start
+                name = scope._name
+                if type(name) is not str or name not in _NO_WORK:
+                    total += scope._end - scope._start
+        if step is not None:
+            work[step] = work.get(step, 0) + total
         for step in partial:
             work.pop(step, None)
-        for entry in entries:
-            name = entry[1]
-            if type(name) is str and name == LOSS:
-                self._add_loss(entry)
+        for entry in [each for each in entries if type(each[1]) is str and each[1] == LOSS]:
+            self._add_loss(entry)
         for retained in (work, self._losses):
             if len(retained) > _MOST_OPEN:
                 _forget_recorded(retained, ended)
@@ -85,16 +96,17 @@ class StepFigures:
 
         A step inside another step has none.
         """
-        if not is_outermost(step):
+        work = self._work.pop(step, None)
+        if work is None and not is_outermost(step):
             return {}
         length = step._end - step._start
         figures: dict[str, Any] = {UNIT_NS: length}
-        work = self._work.pop(step, None)
         if work is not None:
-            figures[WAITING_NS] = max(length - work, 0)
+            figures[WAITING_NS] = length - work if work < length else 0
         loss = self._losses.pop(step, None)
         if loss is not None:
-            figures[LOSS] = plain(loss[1])
+            value = loss[1]
+            figures[LOSS] = value if value - value == 0.0 else plain(value)  # NaN, infinity
         return figures
 
 
