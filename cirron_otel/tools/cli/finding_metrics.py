@@ -74,6 +74,8 @@ class FindingMetrics:
 
     def finish(self) -> None:
         """Send the conclusion on the complete job, within the time that a session has at exit."""
+        if self._exporter.failures and not self._exporter.exports:
+            self._is_over = True  # no server answers: the end of the job does not wait for it
         self._stop.set()
         limit = self._job.exit_timeout
         self._thread.join(_TIMEOUT_MS / 1e3 if limit is None else limit)
