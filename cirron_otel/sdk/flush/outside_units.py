@@ -131,6 +131,6 @@ class OutsideUnits:
 
 def _outermost(scope: Any) -> Any:
     """Return the outermost scope around a scope, which is usually the session."""
-    while scope._depth and scope._above is not NO_SESSION:
-        scope = scope._above
+    while (above := scope._above) is not None and above is not NO_SESSION:
+        scope = above
     return scope

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ...semconv import LOSS, MICRO_STEP, UNIT_NS, WAITING_NS
 from ..tracing.buffers import MarkEntry
 from ..tracing.coerce import Deferred
+from ..tracing.enclosing import EnclosingSpan
 from ..tracing.loops import STEP
 from ..tracing.scope import NO_SESSION, Scope
 from .json_attributes import plain
@@ -67,7 +68,8 @@ class StepFigures:
                         is_inner = step_around(last_above) is not None
                     step = None if is_inner else parent
                 else:
-                    step = step_of_phases(parent)
+                    is_foreign = type(parent) is EnclosingSpan
+                    step = step_of_phases(parent.scope if is_foreign else parent)
             if step is not None:
                 name = scope._name
                 if type(name) is not str or name not in _NO_WORK:

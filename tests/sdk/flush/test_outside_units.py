@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from cirron_otel.sdk.flush.measures import Measures
 from cirron_otel.sdk.tracing.loops import batches
 from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 from tests.sdk.conftest import OpenSession
 
 
@@ -163,3 +165,23 @@ def test_units_and_the_current_place(session: OpenSession) -> None:
         pass
     measure(session, measures)
     assert measures.place() == {"global_step": 40}
+
+
+def test_start_up_begins_with_the_session_also_in_a_span_of_another_library(
+    session: OpenSession,
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    measures = Measures()
+    with provider.get_tracer("other").start_as_current_span("around"):
+        first = step()
+        with Scope("eval") as evaluation:
+            pass
+        second = step()
+    measure(session, measures)
+    between = gap(first, second) - (evaluation._end - evaluation._start)
+    assert measures.outside() == {
+        "start_up": pytest.approx((first._start - session.scope._start) / 1e9),
+        "evaluation": length(evaluation),
+        "between_units": pytest.approx(between / 1e9),
+    }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 import cirron_otel as ci
 from cirron_otel.sdk.flush import step_figures as module
@@ -19,6 +20,7 @@ from cirron_otel.sdk.tracing.detail_sampling import DetailSampler
 from cirron_otel.sdk.tracing.loops import batches
 from cirron_otel.sdk.tracing.mark import mark
 from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 from cirron_otel.semconv import LOSS, UNIT_NS, WAITING_NS
 from tests.kit.sessions.whole import whole
 from tests.sdk.conftest import OpenSession
@@ -173,3 +175,16 @@ def test_the_spool_has_the_figures_of_a_job(tmp_path: Path) -> None:
     for span in found:
         assert span["attrs"][UNIT_NS] == span["end_ns"] - span["start_ns"]
         assert 0 <= span["attrs"][WAITING_NS] <= span["attrs"][UNIT_NS]
+
+
+def test_spans_of_other_libraries_are_transparent(session: OpenSession) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    tracer = provider.get_tracer("other")
+    with tracer.start_as_current_span("around"):
+        for _ in batches(range(1)):
+            with tracer.start_as_current_span("inside"), Scope("forward") as forward:
+                mark("loss", 0.5)
+    (step,) = steps(session.rows()[0])
+    assert step.attrs["loss"] == 0.5
+    assert step.attrs[WAITING_NS] == length(step) - (forward._end - forward._start)
