@@ -104,7 +104,8 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
                 row = span_row(scope, pid, rank, default, mark_ids or _NO_MARKS)
                 span_id = row.id
             if type(name) is str and name == STEP:
-                row.attrs = {**figures.of(scope), **row.attrs}
+                values = figures.of(scope)
+                row.attrs = {**values, **row.attrs} if row.attrs else values
             if index is not None and row.index is not None and type(name) is str and name in STEPS:
                 place = places.place(scope, row.index)
                 row.attrs = {**place, **row.attrs} if row.attrs else place
