@@ -20,11 +20,15 @@ RANK = "cirron.rank"
 SESSION_ID = "cirron.session.id"
 WORKSPACE_ID = "cirron.workspace.id"
 RUN_ID = "cirron.run.id"
+RUN_NAME = "cirron.run.name"
 PIPELINE_ID = "cirron.pipeline.id"
 DEPLOYMENT_ID = "cirron.deployment.id"
 MODEL_ID = "cirron.model.id"
 JOB_ID = "cirron.job.id"
 WORLD_SIZE = "cirron.world_size"
+
+POINT_ATTRIBUTES = (RANK, RUN_ID, RUN_NAME)
+"""The attributes of the resource that each point of a metric repeats."""
 
 # Resource: the description of a run, which metrics leave out
 ARGUMENTS = "process.command_args"
@@ -134,6 +138,14 @@ OVERHEAD_NS = "cirron.overhead_ns"
 MORE_MARKS = "cirron.more_marks"
 REST = "cirron.rest"
 
+# Figures of a step, as attributes of its record: docs/otlp-mapping.md, "Steps"
+UNIT_NS = "cirron.unit_ns"
+WAITING_NS = "cirron.waiting_ns"
+LOSS = "loss"
+"""The attribute with the last value of the marks of this name."""
+STEP_FIGURES = frozenset({UNIT_NS, WAITING_NS})
+"""The attributes of a record whose names on the wire are the same, despite the reserved prefix."""
+
 # Out-of-memory errors: docs/memory.md defines these names
 OOM = "oom"
 """The mark whose value is the bytes requested."""
@@ -186,6 +198,13 @@ REQUEST_DURATION = "cirron.request.duration"
 SAMPLES = "cirron.samples"
 MARK_GAUGE_PREFIX = "cirron.mark."
 STEP_MEMORY_PEAK = "cirron.step.memory.peak"
+UNITS = "cirron.units"
+OUTSIDE_TIME = "cirron.outside.time"
+CURRENT_EPOCH = "cirron.epoch"
+CURRENT_STEP = "cirron.global_step"
+STATUS = "cirron.status"
+FINDINGS = "cirron.findings"
+FINDING_COST = "cirron.finding.cost"
 DROPS = "cirron.drops"
 ERRORS = "cirron.errors"
 MEMORY_USAGE = "process.memory.usage"
@@ -200,6 +219,9 @@ MEMORY_GAP = "cirron.memory.gap"
 HW_TYPE = "hw.type"
 PHASE = "cirron.phase"
 MARK_NAME = "cirron.mark.name"
+UNIT = "cirron.unit"
+ACCOUNT = "cirron.account"
+FINDING_KIND = "cirron.finding.kind"
 MEMORY_KIND = "cirron.memory.kind"
 REASON = "cirron.reason"
 OTHER = "_OTHER"
@@ -209,6 +231,12 @@ OTHER = "_OTHER"
 ESCAPE = "cirron.attr."
 RESERVED_PREFIX = "cirron."
 RESERVED = frozenset({THREAD_ID, PROCESS_PID})
+
+
+def needs_escape(key: str) -> bool:
+    """Return whether the key of a record's attribute gets the prefix `ESCAPE` on the wire."""
+    return (key.startswith(RESERVED_PREFIX) and key not in STEP_FIGURES) or key in RESERVED
+
 
 REST_PIECE = 2000
 """The size of one piece of a residual, in bytes: Tempo truncates attributes at 2,048."""

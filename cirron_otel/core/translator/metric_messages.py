@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -59,6 +59,13 @@ class MetricOrigin:
         """The fields that distinguish one origin from another."""
         return self.session_id, self.pid, self.rank
 
+    def point_attributes(self) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes of the resource that each point repeats."""
+        for key in sc.POINT_ATTRIBUTES:
+            value = self.rank if key == sc.RANK else self.attributes.get(key)
+            if value is not None:
+                yield key, value
+
 
 class MetricsBuilder:
     """Collects points, and builds messages with the points collected since the last one.
@@ -104,6 +111,8 @@ class MetricsBuilder:
             start_ns = min(origin.start_ns if last is None else last[0], time_ns)
         metric = self._metric(origin, instrument)
         added = _points_of(metric, instrument).add()
+        for key, common in origin.point_attributes():
+            add(added.attributes, key, common)
         _write_point(added, attributes, start_ns, time_ns, value)
         self.size += 1
 

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from ... import exactjson
-from ...semconv import ESCAPE, MAX_DEPTH, RESERVED, RESERVED_PREFIX
+from ...semconv import ESCAPE, MAX_DEPTH, needs_escape
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 UINT64_MAX = 2**64 - 1
@@ -107,14 +107,12 @@ def add(target: Any, key: str, value: Any) -> None:
 
 def escape(key: str) -> str:
     """Return the wire key of a user's attribute: reserved names get the prefix `cirron.attr.`."""
-    if key.startswith(RESERVED_PREFIX) or key in RESERVED:
-        return ESCAPE + key
-    return key
+    return ESCAPE + key if needs_escape(key) else key
 
 
 def is_reserved(key: str) -> bool:
     """Whether a wire key belongs to the mapping rather than to the user."""
-    return (key.startswith(RESERVED_PREFIX) and not key.startswith(ESCAPE)) or key in RESERVED
+    return needs_escape(key) and not key.startswith(ESCAPE)
 
 
 def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:

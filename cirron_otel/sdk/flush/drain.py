@@ -21,6 +21,7 @@ from ..tracing.open_scopes import end_of
 from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
 from .span_rows import recorded_above
+from .step_figures import StepFigures
 from .undecided import UndecidedSamples
 
 PORTION = 16_384
@@ -64,6 +65,7 @@ class FlushChanges:
     snapshots_lost: int = 0
     overhead_ns: int = 0
     places: StepPlaces = field(default_factory=StepPlaces)
+    figures: StepFigures = field(default_factory=StepFigures)
 
 
 class BufferDrain:

@@ -33,6 +33,7 @@ from .ownership import FlushOwnership
 from .rows import SnapshotRow, SpanRow
 from .scope_rows import default_trace, sort_scopes, span_order
 from .span_rows import span_row
+from .step_figures import StepFigures
 
 INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
@@ -99,7 +100,7 @@ class FlushBuilder:
         self._closed: list[Scope] = []
         """The scopes that were open at the end of the session."""
         self._scopes = 0
-        self._places = StepPlaces()
+        self._places, self._figures = StepPlaces(), StepFigures()
         self.spans = self.marks = self.snapshots = 0
         """Numbers of records in batches so far."""
         self.spans_lost = 0
@@ -159,6 +160,7 @@ class FlushBuilder:
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
         journalled_ids |= {each.id for each in around if each not in drained.late}
         snapshots = self._snapshot_rows(drained, change)
+        self._add_figures(drained, change)
         self.ownership.checkpoint()
         result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
@@ -179,12 +181,16 @@ class FlushBuilder:
         change.snapshots += sum(batch.snapshot_count for batch in result.batches)
         return result
 
+    def _add_figures(self, drained: Drained, change: FlushChanges) -> None:
+        partial = () if self._thinner is None else self._thinner.partial
+        change.figures.add(drained.ended, drained.marks, partial)
+
     def _unchanged(self) -> FlushChanges:
         return FlushChanges(
             {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
             self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
             self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
-            self._places.copy(),
+            self._places.copy(), self._figures.copy(),
         )  # fmt: skip
 
     def _note(self, result: FlushResult) -> None:
@@ -217,7 +223,7 @@ class FlushBuilder:
         self.spans, self.marks, self.snapshots = change.spans, change.marks, change.snapshots
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
         self.snapshots_lost = change.snapshots_lost
-        self._places = change.places
+        self._places, self._figures = change.places, change.figures
 
     def _give_up(self) -> None:
         """Drop and count records from which no batch can be built."""

@@ -7,6 +7,7 @@ threads that record never use it. docs/metrics.md defines the metrics.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from operator import attrgetter
@@ -18,15 +19,16 @@ from ...semconv import MICRO_STEP
 from ..session.errors import report_problem
 from ..tracing.buffers import MarkEntry
 from ..tracing.clock import wall, wall_now
-from ..tracing.coerce import Deferred
 from ..tracing.inference import REQUEST
 from ..tracing.loops import STEP
 from ..tracing.mark import POINT, SampleAttributes
-from ..tracing.scope import NO_SESSION, Scope
+from ..tracing.scope import Scope
+from ..tracing.step_places import EPOCH_ATTRIBUTE, GLOBAL_STEP, StepPlaces
 from .duration_histogram import Durations, Lengths
 from .flush_result import FlushResult
 from .json_attributes import text_of
-from .span_rows import recorded_above
+from .outside_units import OutsideUnits
+from .step_figures import number, step_around, step_of_phases
 
 SAMPLES: Final = "samples"
 """The attribute of a step that contains its number of samples."""
@@ -41,6 +43,7 @@ MEMORY: Final = {
 """Attributes of a step that contain peaks of a device's memory, by kind of memory."""
 RESIDENT: Final = "resident"
 _MOST_INT: Final = 2**53
+_PLACE: Final = (EPOCH_ATTRIBUTE, GLOBAL_STEP)
 
 Key = tuple[str, str]
 """A histogram's name and the name of the phase (empty if there is none)."""
@@ -64,6 +67,10 @@ class Measures:
         self._memory: dict[str, int] = {}
         self._is_memory_told = True
         self._samples = 0
+        self._units: Counter[str] = Counter()
+        self._outside = OutsideUnits()
+        self._places = StepPlaces()
+        self._place: dict[str, int] = {}
         self._points: list[MemoryPoint] = []
         self._sampled: dict[tuple[str, Attributes], int] = {}
         """The time of the last point of each series of samples, Unix ns."""
@@ -118,6 +125,21 @@ class Measures:
         """Whether samples contain the process's memory."""
         return (sc.MEMORY_USAGE, ()) in self._sampled
 
+    def units(self) -> dict[str, int]:
+        """Return the number of ended units by their name, `step` or `request`."""
+        with self._lock:
+            return dict(self._units)
+
+    def outside(self) -> dict[str, float]:
+        """Return the seconds outside of steps so far, by account."""
+        with self._lock:
+            return dict(self._outside.totals())
+
+    def place(self) -> dict[str, int]:
+        """Return the epoch and the global step of the last step that ended, if it has them."""
+        with self._lock:
+            return dict(self._place)
+
     @property
     def samples(self) -> int:
         """The number of samples that the steps reported."""
@@ -129,14 +151,19 @@ class Measures:
         """Add the scopes of a flush. The loop does little, because it runs for every scope."""
         steps: list[Scope] = []
         requests: list[Scope] = []
+        outside: list[Scope] = []
         phases: dict[Any, list[Scope]] = {}
         last_parent: Any = None
-        is_inside = False
+        is_inside = is_outside = False
         for scope in ended:
             name = scope._name
             parent = scope._above
             if parent is not last_parent:
-                last_parent, is_inside = parent, holds_phases(parent)
+                last_parent, around = parent, step_around(parent)
+                is_outside = around is None
+                is_inside = not is_outside and (
+                    (around is parent and bool(parent._id)) or step_of_phases(parent) is not None
+                )
             if type(name) is not str:
                 name = text_of(name)
             if is_inside and name != MICRO_STEP:
@@ -145,18 +172,23 @@ class Measures:
                     phases[name] = [scope]
                 else:
                     same_name.append(scope)
-            elif name == STEP:
-                if _is_outermost(scope):
-                    steps.append(scope)
             elif name == REQUEST:
                 requests.append(scope)
+            elif is_outside:
+                outside.append(scope)
+                if name == STEP:
+                    steps.append(scope)
         for name, same_name in phases.items():
             self._take_phases(name, same_name)
+        self._outside.add(outside)
         if requests:
+            self._units[REQUEST] += len(requests)
             self._add((sc.REQUEST_DURATION, ""), requests)
         if steps:
+            self._units[STEP] += len(steps)
             self._add((sc.STEP_DURATION, ""), steps)
             self._take_values(steps)
+            self._take_places(steps)
 
     def _take_phases(self, name: str, scopes: list[Scope]) -> None:
         if name not in self._phases:
@@ -196,6 +228,16 @@ class Measures:
                 for kind, key in MEMORY.items():
                     if type(peak := attrs.get(key)) is int:
                         self._remember(kind, peak)
+
+    def _take_places(self, steps: Iterable[Scope]) -> None:
+        """Set the current place: that of the last step with a number, as in its record."""
+        for step in steps:
+            if type(step._index) is int:
+                place = self._places.place(step, step._index)
+                attrs = step._attrs
+                if attrs:
+                    place |= {key: attrs[key] for key in _PLACE if type(attrs.get(key)) is int}
+                self._place = place
 
     def _remember(self, kind: str, peak: int) -> None:
         if self._is_memory_told:
@@ -249,30 +291,6 @@ class Measures:
             report_problem("metrics", f"{problem}; the spool contains all marks")
 
 
-def holds_phases(scope: Any) -> bool:
-    """Return whether the children of a scope are phases: the scope is a step, or a micro step."""
-    if not scope._id and scope is not NO_SESSION:
-        scope = recorded_above(scope)
-    name = scope._name
-    if type(name) is not str:
-        return False
-    if name == MICRO_STEP:
-        scope = recorded_above(scope)
-        name = scope._name
-    return type(name) is str and name == STEP and _is_outermost(scope)
-
-
-def _is_outermost(step: Any) -> bool:
-    """Return whether a step is not inside another step, as in `cirron-otel report`."""
-    parent = step._above
-    while parent._depth and parent is not NO_SESSION:
-        name = parent._name
-        if type(name) is str and name == STEP:
-            return False
-        parent = parent._above
-    return True
-
-
 def sampled(value: Any) -> int:
     """Return a step's number of samples, numpy integers included; 0 if it has none."""
     if type(value) is not int:
@@ -280,16 +298,6 @@ def sampled(value: Any) -> int:
             return 0
         value = int(value)
     return value if 0 < value < _MOST_INT else 0
-
-
-def number(value: Any) -> float | None:
-    """Return a mark's value as a float, NaN and infinities included; None if it is not a number."""
-    try:
-        if type(value) is Deferred:
-            value = value.value()
-        return float(value) if type(value) in (float, int) else None
-    except Exception:  # an integer too large for a float, or an unavailable device
-        return None
 
 
 def bounded(marks: Mapping[str, float]) -> dict[str, list[tuple[str, float]]]:

@@ -76,6 +76,7 @@ class RestBuilder(FlushBuilder):
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         snapshots = self._snapshot_rows(drained, change)
+        self._add_figures(drained, change)
         try:
             _, ids = self._assembly.assemble(
                 drained.ended, drained.marks, foreign, default, change,

@@ -17,6 +17,7 @@ from ... import semconv as sc
 from ...ids import INT64_LIMIT
 from ..session.errors import record_error
 from ..tracing.clock import ANCHOR
+from ..tracing.loops import STEP
 from ..tracing.mark import SUMMARY
 from ..tracing.phase import STEPS, Phase
 from ..tracing.scope import Scope
@@ -45,7 +46,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     the rank, and the number of scopes per overhead mark (0: no overhead marks).
     """
     pid, rank, every = common
-    known, places = change.mark_ids, change.places
+    known, places, figures = change.mark_ids, change.places, change.figures
     trace: Trace | None = None
     low, otel = "", UNSET  # type: Any, Any
     rows: list[SpanRow] = []
@@ -102,6 +103,9 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             else:
                 row = span_row(scope, pid, rank, default, mark_ids or _NO_MARKS)
                 span_id = row.id
+            if type(name) is str and name == STEP:
+                values = figures.of(scope)
+                row.attrs = {**values, **row.attrs} if row.attrs else values
             if index is not None and row.index is not None and type(name) is str and name in STEPS:
                 place = places.place(scope, row.index)
                 row.attrs = {**place, **row.attrs} if row.attrs else place

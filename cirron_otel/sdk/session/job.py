@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -25,6 +26,7 @@ from ..tracing.scope import Scope
 from .handle import announce_end, show_left
 from .identity import Identity
 from .process_number import JOB_PROCESS
+from .run_details import without_details
 from .run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from .runtime import Runtime
 from .starting import Joining, start_runtime
@@ -46,9 +48,9 @@ _propagator = TraceContextTextMapPropagator()
 class Job:
     """A running job."""
 
-    def __init__(self, runtime: Runtime, scope: Scope) -> None:
-        """Only `open_job` creates it."""
-        self._runtime, self._scope = runtime, scope
+    def __init__(self, runtime: Runtime, scope: Scope, config: Config) -> None:
+        """Only `open_job` creates it. `config` applies to the job's processes."""
+        self._runtime, self._scope, self.config = runtime, scope, config
         self.paths = runtime.paths
         """The paths of the spool."""
         self.is_spooled = _SPOOL in runtime.config.output
@@ -68,6 +70,11 @@ class Job:
     def trace_id(self) -> str:
         """The id of the run's trace, 32 hexadecimal digits."""
         return f"{self._scope.get_span_context().trace_id:032x}"
+
+    @property
+    def metrics_resource(self) -> Resource:
+        """The resource of the job's metrics."""
+        return without_details(self._runtime.resource.value)
 
     @property
     def owner(self) -> str:
@@ -141,7 +148,7 @@ def open_job(
     scope = Scope(JOB)
     scope.__enter__()
     scope.set_attributes(dict(attributes))
-    return Job(runtime, scope)
+    return Job(runtime, scope, config)
 
 
 def _names(paths: SpoolPaths) -> frozenset[str]:

@@ -14,6 +14,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,9 +33,10 @@ from ...core.records.memory_points import PROCESS_USAGE
 from ...core.targets.otlp.metrics import OtlpMetricExporter
 from ..flush.duration_histogram import BOUNDS_NS, Lengths, exponential
 from ..flush.json_attributes import text_of
-from ..flush.measures import Key, Measures, bounded
+from ..flush.measures import Key, Measures, bounded, gauge_name
 from ..tracing.clock import wall_now
 from ..tracing.costs import resident_now
+from ..tracing.step_places import EPOCH_ATTRIBUTE, GLOBAL_STEP
 from .errors import errors, logger, record_error, report_problem
 from .run_details import without_details
 from .sampled_metrics import sampled_metrics
@@ -44,6 +47,8 @@ _LONGEST_MS = 86_400_000.0
 _MOST_EXAMPLES = 20
 _LONGEST_NAME = 255
 """Maximum characters of a mark's name in an attribute."""
+_LOSS = gauge_name(sc.LOSS)
+"""The gauge of a loss, which has no dimension; the unit of any other mark is unknown."""
 _FILTERS = ("trace_based", "always_on", "always_off")
 _BOUNDS = tuple(each / 1e9 for each in BOUNDS_NS)
 
@@ -87,9 +92,9 @@ class Reader(sdk.PeriodicExportingMetricReader):
                 metrics += (each for each in scope.metrics if each.name not in sampled_names)
         metrics += sampled
         metrics += _marks(self._measures.marks(), wall_now())
-        scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
-        scope_metrics = sdk.ScopeMetrics(scope_, metrics, "")
         resource = self._resource_of().merge(self._process)
+        scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
+        scope_metrics = sdk.ScopeMetrics(scope_, list(placed(metrics, resource)), "")
         complete = sdk.MetricsData([sdk.ResourceMetrics(resource, [scope_metrics], "")])
         super()._receive_metrics(complete, timeout_millis, **kwargs)
 
@@ -160,7 +165,24 @@ def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
             for name, value in values
         ]
         meaning = "The last value of the marks with this name"
-        yield sdk.Metric(gauge, meaning, "", sdk.Gauge(points))
+        unit = "1" if gauge == _LOSS else ""
+        yield sdk.Metric(gauge, meaning, unit, sdk.Gauge(points))
+
+
+def placed(metrics: Iterable[sdk.Metric], resource: Resource) -> Iterable[sdk.Metric]:
+    """Yield metrics whose points also have the rank and the run of their resource.
+
+    Backends that store only the attributes of points then distinguish the ranks of a run.
+    """
+    known = resource.attributes
+    common = {key: known[key] for key in sc.POINT_ATTRIBUTES if key in known}
+    for metric in metrics:
+        data: Any = metric.data
+        points = [
+            replace(point, attributes={**common, **(point.attributes or {})})
+            for point in data.data_points
+        ]
+        yield replace(metric, data=replace(data, data_points=points))
 
 
 class Instruments:
@@ -181,6 +203,22 @@ class Instruments:
             sc.ERRORS, [_read(_by(sc.REASON, lambda: dict(errors.counts)))], "{error}",
             "Errors that were caught and not raised, by cause: health()['swallowed_errors']",
         )  # fmt: skip
+        meter.create_observable_counter(
+            sc.UNITS, [_read(_by(sc.UNIT, measures.units))], "{unit}",
+            "Steps and inference requests that have ended",
+        )  # fmt: skip
+        meter.create_observable_counter(
+            sc.OUTSIDE_TIME, [_read(_by(sc.ACCOUNT, measures.outside))], "s",
+            "Time outside of steps, by account of the ledger",
+        )  # fmt: skip
+        for name, key, unit in (
+            (sc.CURRENT_EPOCH, EPOCH_ATTRIBUTE, "{epoch}"),
+            (sc.CURRENT_STEP, GLOBAL_STEP, "{step}"),
+        ):
+            meter.create_observable_gauge(
+                name, [_read(partial(self._placed, key))], unit,
+                f"The attribute {key} of the last step that has ended",
+            )  # fmt: skip
         meter.create_observable_up_down_counter(
             PROCESS_USAGE.name, [_read(self._resident)], PROCESS_USAGE.unit,
             PROCESS_USAGE.description,
@@ -190,6 +228,10 @@ class Instruments:
         """Return the current resident set, unless the sampler records it."""
         resident = None if self._measures.is_process_sampled else resident_now()
         return [Observation(resident)] if resident is not None else []
+
+    def _placed(self, key: str) -> list[Observation]:
+        place = self._measures.place()
+        return [Observation(place[key])] if key in place else []
 
     def look(self) -> None:
         """Create instruments for values that have appeared since the last call."""
@@ -208,7 +250,7 @@ class Instruments:
             )  # fmt: skip
 
 
-def _by(key: str, counts: Callable[[], Mapping[str, int]]) -> Observed:
+def _by(key: str, counts: Callable[[], Mapping[str, int | float]]) -> Observed:
     return lambda: [Observation(value, {key: each}) for each, value in counts().items()]
 
 
@@ -247,7 +289,7 @@ class MetricsPush:
             is_exponential=isinstance(aggregation, ExponentialBucketHistogramAggregation),
             examples=_examples(environ),
         )
-        self._interval = _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
+        self._interval = interval_seconds(environ)
         self._timeout_ms = _milliseconds(environ, "OTEL_METRIC_EXPORT_TIMEOUT", _TIMEOUT_MS)
         self._reader = Reader(self._exporter, self.measures, lambda: without_details(resource()))
         self._provider = MeterProvider(
@@ -347,6 +389,11 @@ def metrics_of(
         if "_METRICS_" in warning:  # the span exporter reports the other warnings
             report_problem("metrics", warning)
     return push
+
+
+def interval_seconds(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two exports; an invalid variable is reported."""
+    return _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
 
 
 def _examples(environ: Mapping[str, str]) -> str:

@@ -40,6 +40,7 @@ from ...semconv import (
     HYPERPARAMETER,
     MEMORY_LIMIT,
     RUN_ID,
+    RUN_NAME,
     TORCH_VERSION,
     describes_run,
 )
@@ -170,7 +171,6 @@ def _read(path: Path, most: int = _MOST_BYTES) -> str:
         return ""
 
 
-RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
 
 COMMAND, GIT, VERSIONS, HOST, DEVICES, LAUNCHER, HYPERPARAMETERS, CONFIGURATION = (

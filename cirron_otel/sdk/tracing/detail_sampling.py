@@ -61,6 +61,8 @@ class DetailSampler:
         self._held: dict[Scope, _Inside] = {}
         self._verdicts: dict[Scope, bool] = {}
         self._steps = 0
+        self.partial: set[Scope] = set()
+        """The steps that the last call of `filter` discarded scopes of."""
         self.thinned = 0
         """Number of scopes that were discarded."""
 
@@ -87,6 +89,7 @@ class DetailSampler:
         """
         out: list[Scope] = []
         marks: list[MarkEntry] = []
+        self.partial.clear()
         for scope in ended:
             step = step_of(scope)
             if step is None:
@@ -170,6 +173,7 @@ class DetailSampler:
                 self._thin(step, inside, out, marks)
 
     def _thin(self, step: Scope, inside: _Inside, out: list[Scope], marks: list[MarkEntry]) -> None:
+        self.partial.add(step)
         stay = {s for s in inside.scopes if _is_step(s) or _has_failed(s) or _is_referred_to(s)}
         for scope in sorted(inside.scopes, key=_by_end):
             if scope in stay:

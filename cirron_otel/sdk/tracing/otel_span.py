@@ -320,8 +320,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
         """The attributes as the OTLP mapping defines them: the user's, escaped, and `cirron.*`."""
         attributes: dict[str, Any] = {}
         for key, value in self.attrs.copy().items():
-            is_ours = key.startswith(sc.RESERVED_PREFIX) or key in sc.RESERVED
-            attributes[sc.ESCAPE + key if is_ours else key] = value
+            attributes[sc.ESCAPE + key if sc.needs_escape(key) else key] = value
         if isinstance(self._index, int):
             attributes[sc.INDEX] = self._index
         if self.thread_id:

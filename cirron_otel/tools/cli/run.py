@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
     from .against import Watcher
+    from .finding_metrics import FindingMetrics
     from .job_report import JobReport
     from .run_summary import ConcludedRun, RunBatches
 
@@ -145,6 +146,7 @@ def run(
             watcher = None if against is None else _watcher(against, stack)
             job = _open_job(directory, options)
             job_report = None if job is None else _job_report(job, options)
+            finding_metrics = None if job is None else _finding_metrics(job)
             environ = {**os.environ, **variables}
             if job is not None:
                 environ = job.environment(environ, hooks=options.has_hooks)
@@ -164,7 +166,7 @@ def run(
         took_ns = time.monotonic_ns() - begun
         if job is not None:
             try:
-                _finish(job, options, code, took_ns, watcher, job_report)
+                _finish(job, options, code, took_ns, watcher, job_report, finding_metrics)
             except KeyboardInterrupt:
                 output.message("interrupted: unsent batches stay in the spool")
             except Exception as error:  # the exit code is the command's, even if this fails
@@ -248,6 +250,7 @@ def _finish(
     took_ns: int,
     watcher: Watcher | None,
     job_report: JobReport | None,
+    finding_metrics: FindingMetrics | None,
 ) -> None:
     """Close the open scopes of dead ranks, end the job's span, send batches, and print a
     summary unless `job_report` is None.
@@ -264,6 +267,8 @@ def _finish(
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
     if watcher is not None:
         watcher.finish(is_quiet=options.is_quiet)
+    if finding_metrics is not None:
+        finding_metrics.finish()
     targets = _send_rest(job) if job.exporters else []
     if job_report is None:
         return
@@ -312,6 +317,13 @@ def _job_report(job: Job, options: _Options) -> JobReport | None:
     if options.is_quiet and options.summary is None:
         return None
     return JobReport(_batches(job))
+
+
+def _finding_metrics(job: Job) -> FindingMetrics | None:
+    """Begin to send the findings on a job as metrics, if it sends metrics."""
+    from .finding_metrics import finding_metrics_of
+
+    return finding_metrics_of(job, os.environ)
 
 
 def _write_summary(

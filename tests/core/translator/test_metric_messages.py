@@ -61,7 +61,8 @@ def test_a_message() -> None:
         MemoryPoint(DEVICE_USAGE, GPU, 400, 8),
         MemoryPoint(CHANGE, GPU, 400, -1),
     ]
-    assert builder.add(origin(attributes={"host.name": "h"}), points) == 4
+    attributes_of_run = {"host.name": "h", "cirron.run.name": "mine"}
+    assert builder.add(origin(attributes=attributes_of_run), points) == 4
     message = builder.take()
     (group,) = as_json(message)["resourceMetrics"]
     assert group["resource"]["attributes"] == [
@@ -70,11 +71,16 @@ def test_a_message() -> None:
         {"key": "cirron.rank", "value": {"intValue": "0"}},
         {"key": "cirron.session.id", "value": {"stringValue": SESSION}},
         {"key": "host.name", "value": {"stringValue": "h"}},
+        {"key": "cirron.run.name", "value": {"stringValue": "mine"}},
     ]
     (scope,) = group["scopeMetrics"]
     assert scope["scope"] == {"name": "cirron", "version": __version__}
     usage, change, utilization = scope["metrics"]
-    attributes = [{"key": "hw.id", "value": {"stringValue": "cuda:0"}}]
+    attributes = [
+        {"key": "cirron.rank", "value": {"intValue": "0"}},
+        {"key": "cirron.run.name", "value": {"stringValue": "mine"}},
+        {"key": "hw.id", "value": {"stringValue": "cuda:0"}},
+    ]
     times = {"startTimeUnixNano": "100", "timeUnixNano": "300"}
     assert usage == {
         "name": "hw.gpu.memory.usage",

@@ -39,6 +39,7 @@ CLIENT = Path(__file__).parents[2] / "system" / "clients" / "go"
 OCB = "go.opentelemetry.io/collector/cmd/builder@v0.159.0"
 JAEGER = "github.com/jaegertracing/jaeger/cmd/jaeger"
 TEMPO = "github.com/grafana/tempo/cmd/tempo"
+PROMETHEUS = "github.com/prometheus/prometheus/cmd/prometheus"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw"
 GO_MINIMUM = "1.25"
 # The environment's own settings for these would change what is built.
@@ -98,6 +99,10 @@ def _tempo(work: Path, log: Path) -> Path:
     return _tool("tempo", TEMPO, work, log)
 
 
+def _prometheus(work: Path, log: Path) -> Path:
+    return _tool("prometheus", PROMETHEUS, work, log)
+
+
 def _versitygw(work: Path, log: Path) -> Path:
     return _tool("versitygw", VERSITYGW, work, log)
 
@@ -136,6 +141,14 @@ BACKENDS = {
             ("tempo/go.mod", "tempo/go.sum"),
             _tempo,
             160,
+        ),
+        Backend(
+            "prometheus",
+            "Prometheus 3.5",
+            PROMETHEUS,
+            ("prometheus/go.mod", "prometheus/go.sum"),
+            _prometheus,
+            280,
         ),
         Backend(
             "versitygw",

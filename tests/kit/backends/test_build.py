@@ -65,7 +65,7 @@ def test_missing_go_fails_with_installation_advice(cache: Path) -> None:
     assert result.stdout == ""
     assert result.stderr == (
         "backends: Go is not found on the PATH: install Go 1.25 or newer, "
-        "to build otelcol, jaeger, tempo, versitygw and goclient\n"
+        "to build otelcol, jaeger, tempo, prometheus, versitygw and goclient\n"
     )
 
 
@@ -74,7 +74,7 @@ def test_optional_build_without_go_lists_the_skipped_tests(cache: Path) -> None:
     result = run_build(cache, "--optional", path="/nonexistent")
     assert result.returncode == 0
     assert result.stdout.startswith(
-        "backends: LEFT OUT: the tests against jaeger, tempo, versitygw and goclient."
+        "backends: LEFT OUT: the tests against jaeger, tempo, prometheus, versitygw and goclient."
     )
     assert result.stdout.endswith(
         "backends: LEFT OUT: the tests against kafka. "
@@ -94,7 +94,7 @@ def test_without_go_binaries_of_the_right_pins_do(cache: Path, kafka_fetched: Pa
 def test_an_unknown_name_is_wrong_usage(cache: Path) -> None:
     result = run_build(cache, "otelcoll", path="/nonexistent")
     assert result.returncode == 2
-    choice = "choose from otelcol, jaeger, tempo, versitygw, goclient, kafka"
+    choice = "choose from otelcol, jaeger, tempo, prometheus, versitygw, goclient, kafka"
     assert f"no backend 'otelcoll': {choice}" in result.stderr
 
 
@@ -169,6 +169,7 @@ def test_two_builds_at_once_wait_for_each_other(cache: Path) -> None:
         [" otelcol", " ready"],
         [" jaeger", " ready"],
         [" tempo", " ready"],
+        [" prometheus", " ready"],
         [" versitygw", " ready"],
         [" goclient", " ready"],
         [" kafka", " ready"],

@@ -73,7 +73,7 @@ def any_values(floats: st.SearchStrategy[float] = doubles) -> st.SearchStrategy[
 
 def key_values_of(values: st.SearchStrategy[AnyValue]) -> st.SearchStrategy[KeyValue]:
     """Attributes; keys repeat often, and may be missing like the value."""
-    keys = st.one_of(st.sampled_from(["a", "cirron.index"]), texts)
+    keys = st.one_of(st.sampled_from(["a", "cirron.index", "cirron.unit_ns"]), texts)
     return messages(KeyValue, key=keys, value=values, key_strindex=int32)
 
 

@@ -24,7 +24,7 @@ VOCABULARY = sorted(
     | {
         "cirron.snapshot.id", "cirron.snapshot.mean", "cirron.snapshot.shape",
         "cirron.snapshot.histogram.bins", "cirron.attr.cirron.index", "cirron.rest.1", "cirron.",
-        "cirron.attr.", "loss", "",
+        "cirron.attr.", "", "cirron.attr.cirron.unit_ns",
     }
 )  # fmt: skip
 SESSION_ID = "a1b2c3d4e5f60718" + "1122334455667788"

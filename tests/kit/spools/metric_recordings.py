@@ -27,6 +27,7 @@ SOURCES = {
 }
 """The address of each recording as a source."""
 
+POINT_ATTRIBUTES = ("cirron.rank", "cirron.run.id", "cirron.run.name")
 OF_SESSION = (
     "schema_version", "session_id", "pid", "host", "job_id", "rank", "local_rank", "world_size",
 )  # fmt: skip
@@ -177,16 +178,23 @@ _KINDS = ("allocated", "reserved", "active", "inactive")
 
 
 def points_of(messages: Iterable[dict[str, Any]]) -> Points:
-    """The points of the gauges and sums in OTLP/JSON messages, by series."""
+    """The points of the gauges and sums in OTLP/JSON messages, by series.
+
+    Each point must repeat the rank and the run of its resource; the series leave them out.
+    """
     points: Points = {}
     for message in messages:
         for group in message["resourceMetrics"]:
-            session = attributes_of(group["resource"])["cirron.session.id"]
+            resource = attributes_of(group["resource"])
+            session = resource["cirron.session.id"]
+            common = {key: resource[key] for key in POINT_ATTRIBUTES if key in resource}
             for metric in group["scopeMetrics"][0]["metrics"]:
                 data = metric.get("gauge") or metric.get("sum") or {}
                 for point in data.get("dataPoints", []):
-                    attributes = tuple(sorted(attributes_of(point).items()))
-                    series = points.setdefault((session, metric["name"], attributes), [])
+                    attributes = attributes_of(point)
+                    assert {key: attributes.pop(key, None) for key in common} == common
+                    key = session, metric["name"], tuple(sorted(attributes.items()))
+                    series = points.setdefault(key, [])
                     value = int(point["asInt"]) if "asInt" in point else point["asDouble"]
                     series.append((int(point["timeUnixNano"]), value))
     return points

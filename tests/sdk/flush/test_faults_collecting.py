@@ -21,6 +21,8 @@ from tests.sdk.conftest import OpenSession
 class Breaks:
     """A thinner that fails so often, and then lets everything through."""
 
+    partial = ()
+
     def __init__(self, times: int, error: type[BaseException]) -> None:
         self.left, self.error = times, error
 

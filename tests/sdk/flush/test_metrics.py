@@ -148,6 +148,31 @@ class TestExportedMetrics:
         assert resource["cirron.rank"] == 3
         assert resource["service.name"] == "trainer"
         assert resource["process.pid"] == whole(tmp_path).sessions[0]["pid"]
+        keys = ("cirron.rank", "cirron.run.id", "cirron.run.name")
+        for metric in by_name(sink.metrics[0]).values():
+            for point in points(metric):
+                assert [attributes(point)[key] for key in keys] == [resource[key] for key in keys]
+
+    def test_units_places_and_time_outside_of_steps_match_the_spool(self, tmp_path: Path) -> None:
+        with SINKS[HTTP](Sink()) as sink:
+            run(tmp_path, to(sink, HTTP))
+        metrics = by_name(sink.metrics[-1])
+        spans = whole(tmp_path).spans.values()
+        steps = [span for span in spans if span["name"] == "step"]
+        assert numbers(metrics["cirron.units"], "cirron.unit") == {"step": len(steps)}
+        final = max(steps, key=lambda span: span["end_ns"])["attrs"]
+        for key in ("epoch", "global_step"):
+            (point,) = points(metrics[f"cirron.{key}"])
+            assert point.as_int == final[key]
+        outside = numbers(metrics["cirron.outside.time"], "cirron.account")
+        evaluations = [span for span in spans if span["name"] == "eval"]
+        total_ns = sum(span["end_ns"] - span["start_ns"] for span in evaluations)
+        assert outside["evaluation"] == pytest.approx(total_ns / 1e9)
+        (session,) = [span for span in spans if span["name"] == "cirron.session"]
+        inside_ns = sum(span["end_ns"] - span["start_ns"] for span in steps)
+        extent_ns = session["end_ns"] - session["start_ns"]
+        assert sum(outside.values()) == pytest.approx((extent_ns - inside_ns) / 1e9)
+        assert metrics["cirron.outside.time"].sum.is_monotonic
 
     def test_phase_metrics_cover_only_recorded_phases_under_thinning(self, tmp_path: Path) -> None:
         with SINKS[HTTP](Sink()) as sink:

@@ -108,6 +108,7 @@ def test_an_index_is_an_integer(session: OpenSession, index: Any, told: Any, att
     with ci.scope("step", index):
         pass
     (span,) = sealed(session)["spans"]
+    assert span["attrs"].pop("cirron.unit_ns") == span["end_ns"] - span["start_ns"]
     assert (span["index"], span["attrs"]) == (told, attrs)
 
 

@@ -37,7 +37,7 @@ EXIT_STATUS = {"leaving": 3}
 DIRECTORY = {"configured": "elsewhere"}
 """Where a program has its spool, if not in `.cirron`."""
 
-PLACE = {"epoch", "global_step"}
+PLACE = {"epoch", "global_step", "loss", "cirron.unit_ns", "cirron.waiting_ns"}
 """Attributes that steps have here alone."""
 MEASURED = {
     "time_to_first_token_ms", "request_duration_ms", "tokens_per_second", "gpu_memory_peak",

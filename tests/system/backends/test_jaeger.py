@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.kit.backends import run
+from tests.kit.backends.process import get
+from tests.kit.sessions.processes import environment
 from tests.kit.spools.comparing import RECORDED, cirron_otel, spans_of
 
 
@@ -39,3 +45,26 @@ def test_jaeger_shows_every_span_with_its_parent(
         assert not dangling, "a parent is not in its trace"
         keys = {pair["key"] for span in shown for pair in span.get("attributes", ())}
         assert "@jaeger@warnings" not in keys, "Jaeger takes a span for a broken one"
+
+
+def test_jaeger_finds_the_steps_with_a_loss(jaeger: run.Jaeger, tmp_path: Path) -> None:
+    record = (
+        "import math, cirron_otel as ci; ci.profile(frameworks=[])\n"
+        "for step in ci.batches(range(3)):\n"
+        "    with ci.scope('forward'): ci.mark('loss', math.nan if step == 1 else 0.5)\n"
+        "print(ci.health()['session_id']); ci.shutdown()"
+    )
+    variables = {"OTEL_SERVICE_NAME": "losses", "CIRRON_QUIET": "true",
+                 "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{jaeger.otlp_grpc}",
+                 "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", record], env=environment(**variables), cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    session = done.stdout.strip()
+    jaeger.wait_for_trace(session, 7)
+    for tags, count in (({"loss": "nan"}, 1), ({"loss": "0.5"}, 1), ({"loss": "0.25"}, 0)):
+        asked = urlencode({"service": "losses", "tags": json.dumps(tags), "lookback": "1h"})
+        status, body = get(f"{jaeger.query}/api/traces?{asked}")
+        assert status == 200
+        assert [each["traceID"] for each in json.loads(body)["data"] or []] == [session] * count

@@ -185,6 +185,22 @@ def values() -> None:
         ),
     )
     case(
+        "step-figures",
+        "The figures of a step keep their names, although these are reserved.",
+        batch=batch(
+            [
+                step(
+                    attrs={
+                        "global_step": 3,
+                        "cirron.unit_ns": 100,
+                        "cirron.waiting_ns": 40,
+                        "loss": 0.25,
+                    }
+                )
+            ]
+        ),
+    )
+    case(
         "unsayable-attributes",
         "An integer beyond 64 bits and a lone surrogate: a readable string each, and the whole"
         " `attrs` in the rest.",
