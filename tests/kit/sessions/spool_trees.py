@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.semconv import CONFIGURATION
+from cirron_otel.semconv import CONFIGURATION, GRAD_NORM, LOSS
 
 OVERHEAD = "cirron.overhead_ns"
 OWN_MARKS = frozenset({OVERHEAD, *CONFIGURATION})
 """The names of marks that the hooks make, and not the program."""
+HOOK_MARKS = frozenset({LOSS, GRAD_NORM})
+"""The names of marks that the hooks make unless the program makes them."""
 SESSION = "cirron.session"
 
 
