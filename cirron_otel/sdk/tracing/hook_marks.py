@@ -13,7 +13,7 @@ from ...semconv import MICRO_STEP
 from .buffers import limits, local
 from .clock import now
 from .mark import POINT, check_room, outside
-from .phase import STEPS
+from .phase import STEPS, Phase
 from .state import CONTEXT, SCOPE_KEY, state
 
 _UNITS: Final = (*STEPS, MICRO_STEP)
@@ -51,7 +51,11 @@ def attributes_of(*, is_first: bool, in_step: bool, is_scaled: bool = False) -> 
 
 
 def hook_mark(name: str, value: Any, attributes: HookAttributes) -> None:
-    """Attach a float, or a `Deferred`, to the innermost open scope, as `mark` does."""
+    """Attach a float, or a `Deferred`, to the innermost open scope, as `mark` does.
+
+    The time that it takes counts for the scope around a phase: phases have no marks of their own
+    with the SDK's time.
+    """
     at = now()
     scope = _get().get(SCOPE_KEY) or state.session
     if not scope._depth and not scope._id:
@@ -61,7 +65,8 @@ def hook_mark(name: str, value: Any, attributes: HookAttributes) -> None:
     if len(ring) >= limits.marks_checked:
         check_room(buffers, len(ring))
     ring.append((scope, name, value, at, POINT, attributes))
-    scope._overhead += now() - at
+    outer = scope._above if type(scope) is Phase else scope
+    outer._overhead += now() - at
 
 
 def unit_of(scope: Any) -> Any:

@@ -23,7 +23,12 @@ def record(tmp_path: Path) -> Iterator[Callable[..., list[tuple[Any, str]]]]:
     def run(program: Callable[[], Any], **options: Any) -> list[tuple[Any, str]]:
         directory = tmp_path / "run"
         profiler = ci.profile(
-            output_dir=directory, exporters="none", join="none", handle_signals=False, **options
+            output_dir=directory,
+            exporters="none",
+            join="none",
+            handle_signals=False,
+            flush_interval=60,
+            **options,
         )
         try:
             program()

@@ -25,7 +25,12 @@ def record(tmp_path: Path) -> Iterator[Callable[..., list[tuple[float, str]]]]:
     def run(program: Callable[[], Any], **options: Any) -> list[tuple[float, str]]:
         directory = tmp_path / "run"
         profiler = ci.profile(
-            output_dir=directory, exporters="none", join="none", handle_signals=False, **options
+            output_dir=directory,
+            exporters="none",
+            join="none",
+            handle_signals=False,
+            flush_interval=60,
+            **options,
         )
         try:
             program()
