@@ -179,6 +179,9 @@ RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
 
 # Marks of the sampler: docs/memory.md defines each of them
+LOSS = "loss"
+GRAD_NORM = "grad_norm"
+"""The names of the marks that torch's hooks make, and many programs, too."""
 MEMORY = "memory"
 MEMORY_WARNING = "memory.warning"
 MEMORY_CRITICAL = "memory.critical"

@@ -44,7 +44,8 @@ CREATE TABLE snapshot (
 );
 CREATE TABLE sample (
     file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
-    device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
+    device_used INTEGER, device_total INTEGER, resident INTEGER, memory_limit INTEGER,
+    limit_used INTEGER, detail TEXT, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
 CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
@@ -62,7 +63,7 @@ _ADD_SPAN = (
 )
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
-_ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024

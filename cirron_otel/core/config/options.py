@@ -175,9 +175,10 @@ class Config:
         "also trace the workers of a DataLoader (fetch and collate), each in its own session",
     )
     mark_loss: bool = _option(
-        False,
-        BOOLEAN,
-        "mark the value that `backward` is called on as `backward_loss`",
+        True, BOOLEAN, "mark the value that `backward` is called on as `loss`"
+    )
+    mark_grad_norm: bool = _option(
+        True, BOOLEAN, "mark the norm that `torch.nn.utils.clip_grad_norm_` returns as `grad_norm`"
     )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
@@ -191,8 +192,8 @@ class Config:
     sample_interval: float | Literal["auto"] | None = _option(
         "auto",
         optional(word_or("auto", number(0.01, _DAY, "seconds"))),
-        "the time between samples of memory, CPU and GPU ([memory.md](memory.md)); `auto`: 1 if"
-        " torch is hooked or under `cirron-otel run`, else None; None: no samples",
+        "the time between samples of memory, CPU and GPU ([memory.md](memory.md)); `auto`: up to"
+        " 1 if torch is hooked or under `cirron-otel run`, else None; None: no samples",
         unit="s",
         takes_none=True,
     )

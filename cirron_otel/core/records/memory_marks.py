@@ -32,6 +32,10 @@ KIND_BY_NAME: Final = {
     STORMLOG + "collector_recovered": RECOVERED,
 }
 _SIZES: Final = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
+_RESIDENT: Final = "process_rss_bytes"
+_LIMITS: Final = (
+    ("cgroup_used_bytes", "cgroup_limit_bytes"), ("host_used_bytes", "host_total_bytes"),
+)  # fmt: skip
 STORMLOG_ERROR: Final = STORMLOG + "error"
 _ALERTS: Final = frozenset({WARNING, CRITICAL, OOM, DEGRADED, RECOVERED})
 _TEXT = 200
@@ -48,6 +52,12 @@ class MemoryMark(NamedTuple):
     reserved: int | None
     device_used: int | None
     device_total: int | None
+    resident: int | None
+    """The resident set of the process, in samples of the sampler."""
+    limit: int | None
+    """The limit of the process's cgroup, or the memory of its host: the one with less left."""
+    limit_used: int | None
+    """The use of all processes that the limit applies to."""
     detail: str | None
     """For alerts: the limit, the reader, or the reason."""
 
@@ -84,12 +94,23 @@ def memory_mark(name: object, value: object, attrs: object) -> MemoryMark | None
     reserved, used, total = (_size(attrs.get(key)) for key in _SIZES)
     device = _device(attrs, is_foreign=is_foreign)
     if kind == SAMPLE:
-        return MemoryMark(kind, device, _size(value), reserved, used, total, None)
-    return MemoryMark(kind, device, None, reserved, used, total, detail)
+        host = _size(attrs.get(_RESIDENT)), *_limit(attrs)
+        return MemoryMark(kind, device, _size(value), reserved, used, total, *host, None)
+    return MemoryMark(kind, device, None, reserved, used, total, None, None, None, detail)
 
 
 def _size(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _limit(attrs: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the limit of the host's memory with the least memory left, and its use."""
+    known = []
+    for used_name, limit_name in _LIMITS:
+        used, limit = _size(attrs.get(used_name)), _size(attrs.get(limit_name))
+        if used is not None and limit:
+            known.append((limit - used, limit, used))
+    return min(known)[1:] if known else (None, None)
 
 
 def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:

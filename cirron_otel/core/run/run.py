@@ -30,6 +30,7 @@ from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
 from .figures.failures import Failures
+from .figures.host_memory import HostMemory, host_memory
 from .figures.ledger import Ledger
 from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
@@ -242,6 +243,10 @@ class Run:
             )
             records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
             yield device, list(points_of(records, device.samples, limit))
+
+    def host_memory(self, limit: int) -> Iterator[HostMemory]:
+        """Yield the memory of each rank's process over time, as at most `limit` points."""
+        return host_memory(self._samples, limit)
 
     @cached_property
     def settings(self) -> dict[str, dict[Any, list[int | None]]]:

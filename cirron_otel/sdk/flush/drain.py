@@ -20,6 +20,7 @@ from ..tracing.foreign_spans import Ended, OpenForeignSpan
 from ..tracing.open_scopes import end_of
 from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
+from .hook_marks import HookMarks
 from .span_rows import recorded_above
 from .step_figures import StepFigures
 from .undecided import UndecidedSamples
@@ -79,6 +80,7 @@ class BufferDrain:
         self.waiting: Set[Scope] = frozenset()
         """The scopes that were in the buffers after the last drain."""
         self.undecided = UndecidedSamples()
+        self.hook_marks = HookMarks()
         self.until: int | None = None
         """The end of the portion that is taken, on the clock of `now`; None if all is taken."""
         self._samples: list[slice] = []
@@ -145,6 +147,12 @@ class BufferDrain:
         """
         if self._samples or self.undecided.held:
             self._hold(self._samples, ended, is_last=is_last)
+
+    def select_hook_marks(self) -> None:
+        """Leave out the marks of the hooks that are not recorded."""
+        selected = self.hook_marks.select(self.marks)
+        if selected is not None:
+            self.marks[:] = selected
 
     def _hold(self, samples: list[slice], ended: list[Scope], *, is_last: bool) -> None:
         """Retain those marks of the sampler whose scopes are certain to be recorded.

@@ -288,6 +288,7 @@ class FlushBuilder:
             ended = self._defer(ended, still, unfinished)
             held |= unfinished
         drain.hold_samples(ended, is_last=is_last)
+        drain.select_hook_marks()
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
         self.ownership.checkpoint()

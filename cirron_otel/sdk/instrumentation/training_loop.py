@@ -100,6 +100,9 @@ class TrainingLoop(LoopScopes):
     and an evaluation closes the open step.
     """
 
+    logged: frozenset[str] = frozenset()
+    """The marks of torch's hooks that the framework makes itself: `loss`, `grad_norm`."""
+
     def __init__(self, framework: str) -> None:
         super().__init__(framework)
         self._open_loops: list[TrainingLoop] = []

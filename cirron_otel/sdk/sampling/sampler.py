@@ -26,7 +26,11 @@ from .sample import SampleReader
 
 AUTO: Final = "auto"
 AUTOMATIC_S: Final = 1.0
-"""The interval if the option is `auto`, seconds."""
+"""The longest interval if the option is `auto`, seconds."""
+_FIRST_S: Final = 0.2
+_PART: Final = 0.05
+"""The automatic interval as a part of the time since the sampling, or the first scope, began. It
+begins with `_FIRST_S`, so that a short run has enough samples for a slope."""
 DEATHS: Final = 3
 DEATHS_WITHIN_S: Final = 60.0
 STOP_S: Final = 1.0
@@ -56,6 +60,9 @@ class Sampler:
         self._make_reader = make_reader
         self._reader: SampleReader | None = None
         self._training = TrainingThread(threading.get_ident())
+        self._begun = 0.0
+        """The time when the sampling began, or when it first found a scope open, seconds."""
+        self._has_scope = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -163,7 +170,7 @@ class Sampler:
             record_error("sampler", error)
             return
         local.b.are_samples = True
-        due = time.monotonic()
+        self._begun = due = time.monotonic()
         while not self._is_over and self.interval is not None:
             try:
                 self._sample(self._reader)
@@ -172,16 +179,24 @@ class Sampler:
             finally:
                 pinned.scope = None
             now = time.monotonic()
-            due += self.interval
+            interval = self._interval_at(now - self._begun)
+            due += interval
             if due < now:
-                due = now + self.interval  # skip the samples that were missed
+                due = now + interval  # skip the samples that were missed
             with contextlib.suppress(Empty):
                 self._wake.get(timeout=due - now)
         self._close()
 
+    def _interval_at(self, seconds: float) -> float:
+        """Return the interval these seconds after the beginning."""
+        interval = self.interval or AUTOMATIC_S
+        return min(max(_FIRST_S, _PART * seconds), interval) if self._is_auto else interval
+
     def _sample(self, reader: SampleReader) -> None:
         begun = time.thread_time_ns()
         scope, at = self._training.pin()
+        if scope._depth and not self._has_scope:
+            self._has_scope, self._begun = True, time.monotonic()
         marks = reader.take()
         # After the end of the session, its scopes are sealed.
         if not self._is_over:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.semconv import CONFIGURATION
+from cirron_otel.semconv import CONFIGURATION, GRAD_NORM, LOSS
 
 OVERHEAD = "cirron.overhead_ns"
 OWN_MARKS = frozenset({OVERHEAD, *CONFIGURATION})
 """The names of marks that the hooks make, and not the program."""
+HOOK_MARKS = frozenset({LOSS, GRAD_NORM})
+"""The names of marks that the hooks make unless the program makes them."""
+_HOOK_SCOPES = ("backward", "clip_grad")
 SESSION = "cirron.session"
 
 
@@ -77,6 +80,20 @@ class Spool:
     @property
     def marks(self) -> list[dict[str, Any]]:
         return [mark for batch in self.batches for mark in batch["marks"]]
+
+    @property
+    def program_marks(self) -> list[dict[str, Any]]:
+        """The marks that the program or its trainer made, in order of their times."""
+        names = {span["id"]: span["name"] for span in self.spans}
+        return sorted(
+            (
+                mark
+                for mark in self.marks
+                if mark["name"] not in OWN_MARKS
+                and not (mark["name"] in HOOK_MARKS and names.get(mark["span_id"]) in _HOOK_SCOPES)
+            ),
+            key=lambda mark: int(mark["ts_ns"]),
+        )
 
 
 def read_spool(directory: Path) -> Spool:

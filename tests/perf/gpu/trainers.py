@@ -18,7 +18,7 @@ from .machine import (
     traced,
 )
 
-LOSS_MARK = "backward_loss"
+LOSS_MARK = "loss"
 
 
 def loss_marks(machine: Machine) -> None:

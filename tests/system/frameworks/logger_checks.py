@@ -26,7 +26,7 @@ from cirron_otel.sdk.instrumentation.loggers import links, scalars
 from cirron_otel.sdk.instrumentation.loggers import mlflow as mlflow_hooks
 from cirron_otel.sdk.instrumentation.loggers import tensorboard as tensorboard_hooks
 from cirron_otel.sdk.instrumentation.loggers import wandb as wandb_hooks
-from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
+from tests.kit.sessions.spool_trees import read_spool
 
 from .checking import (
     Checks,
@@ -55,9 +55,7 @@ check = Checks()
 
 
 def _marks(directory: str = "run") -> list[tuple[str, Any]]:
-    marks = read_spool(Path(directory)).marks
-    ordered = sorted(marks, key=lambda each: int(each["ts_ns"]))
-    return [(each["name"], each["value"]) for each in ordered if each["name"] not in OWN_MARKS]
+    return [(each["name"], each["value"]) for each in read_spool(Path(directory)).program_marks]
 
 
 def _resource(directory: str = "run") -> str:

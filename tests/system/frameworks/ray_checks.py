@@ -27,7 +27,7 @@ from cirron_otel.sdk.instrumentation.ray import (
     workers,
 )
 from cirron_otel.sdk.session import process_session
-from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
+from tests.kit.sessions.spool_trees import read_spool
 
 from .checking import (
     Checks,
@@ -244,7 +244,7 @@ def the_hooks_are_removed_and_do_not_initialise_ray() -> None:
     assert not ray.is_initialized()
     assert not messages
     spool = read_spool(Path("run"))
-    marks = {mark["name"]: mark["value"] for mark in spool.marks if mark["name"] not in OWN_MARKS}
+    marks = {mark["name"]: mark["value"] for mark in spool.program_marks}
     assert marks == {"loss": 0.1 + 0.2, "deep/er": 7}
     (fit,) = (span for span in spool.spans if span["name"] == "fit")
     assert fit["otel"]["status"]["code"] == 2
@@ -305,9 +305,7 @@ def the_replaced_methods_are_recorded() -> None:
     (trial, _) = (each for each in spool.spans if each["name"] == "trial")
     assert trial["attrs"]["status"] == "ERROR"
     assert trial["attrs"]["failures"] == 1
-    values = [
-        (each["name"], each["value"]) for each in spool.marks if each["name"] not in OWN_MARKS
-    ]
+    values = [(each["name"], each["value"]) for each in spool.program_marks]
     assert values.count(("at", 1.5)) == 2
     assert ("deep/er", 7) in values
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.program_server import ProgramServer
 from tests.kit.sessions.processes import ROOT
-from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
+from tests.kit.sessions.spool_trees import read_spool
 from tests.sdk.instrumentation.torch import trees
 
 from . import Program, programs_of
@@ -93,10 +93,9 @@ def _marks(directory: Path) -> dict[int, list[tuple[str, Any]]]:
     spool = read_spool(directory)
     ranks = {span["id"]: span["rank"] or 0 for span in spool.spans}
     marks: dict[int, list[tuple[str, Any]]] = {}
-    for mark in sorted(spool.marks, key=lambda each: int(each["ts_ns"])):
-        if mark["name"] not in OWN_MARKS:
-            value = mark["value"]
-            marks.setdefault(ranks.get(mark["span_id"], 0), []).append((mark["name"], value))
+    for mark in spool.program_marks:
+        rank = ranks.get(mark["span_id"], 0)
+        marks.setdefault(rank, []).append((mark["name"], mark["value"]))
     return marks
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.sessions.spool_trees import OWN_MARKS, read_spool
+from tests.kit.sessions.spool_trees import read_spool
 from tests.sdk.instrumentation.torch import trees
 
 from . import Program
@@ -103,7 +103,7 @@ def _place(node: trees.Node) -> tuple[Any, ...]:
 
 def _value_faults(directory: Path, logs: list[Any]) -> list[str]:
     """Compare the values that Ray has with the marks, name by name, over all processes."""
-    marks = [mark for mark in read_spool(directory).marks if mark["name"] not in OWN_MARKS]
+    marks = read_spool(directory).program_marks
     faults = []
     for name in dict.fromkeys(name for name, _ in logs):
         wanted = sorted(value for each, value in logs if each == name)

@@ -332,3 +332,55 @@ def test_a_class_with_hooks_is_pickled_by_value() -> None:
     copy = cloudpickle.loads(cloudpickle.dumps(Own))
     ci.shutdown()
     train(kind=copy, model=classifier(), train_dataset=rows(6))
+
+
+def hook_losses(spool: Spool, name: str = "loss") -> list[Any]:
+    """Return the values of the marks that the hooks made, in order of their times."""
+    spans = {span["id"]: span["name"] for span in spool.spans}
+    marks = sorted(spool.marks, key=lambda each: int(each["ts_ns"]))
+    scopes = ("backward", "clip_grad")
+    return [
+        each.get("value_nonfinite") or each["value"]
+        for each in marks
+        if each["name"] == name and spans[each["span_id"]] in scopes
+    ]
+
+
+def test_loss_that_the_filter_hides_is_marked() -> None:
+    from transformers import Trainer
+
+    class Bad(Trainer):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **named: Any) -> Any:
+            loss = super().compute_loss(*args, **named)
+            return loss * float("nan") if self.state.global_step == 3 else loss
+
+    profile()
+    trainer = train(
+        kind=Bad, model=classifier(), train_dataset=rows(6), max_steps=6, max_grad_norm=0
+    )
+    logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert all(value == value for value in logged[:4])  # the filter hides the step's value
+    spool = recorded()
+    assert hook_losses(spool) == ["nan"] * (6 - 3)
+    assert [each["value"] for each in spool.marks if each["name"] == "loss"].count(None) >= 1
+
+
+def test_series_of_the_trainer_are_marked_once() -> None:
+    profile()
+    trainer = train(max_steps=4)
+    for name in ("loss", "grad_norm"):
+        logged = [row[name] for row in trainer.state.log_history if name in row]
+        ci.shutdown()
+        spool = read_spool(Path("run"))
+        marks = sorted(spool.marks, key=lambda each: int(each["ts_ns"]))
+        assert [each["value"] for each in marks if each["name"] == name] == logged
+
+
+@pytest.mark.parametrize("others", [{"logging_strategy": "no"}, {"logging_steps": 500}])
+def test_series_that_the_trainer_does_not_log_are_marked_by_the_hooks(
+    others: dict[str, Any],
+) -> None:
+    profile()
+    train(max_steps=4, **others)
+    spool = recorded()
+    assert len(hook_losses(spool)) == len(hook_losses(spool, "grad_norm")) == 4

@@ -47,7 +47,10 @@ _BLOCK = re.compile(
 _NOT_RUN = ("make", "pip", "docker", "git", "kubectl")
 _BYTES = re.compile(r"[\d.]+ k?B (?=read|written)")
 _TRAINS = re.compile(r"^import torch$|\bmy-run\b", re.MULTILINE)
-_TIMES = re.compile(r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+_MEASURED = re.compile(
+    r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|(?<=loss=)[\d.]+"
+)
+"""Times, and the losses of models with random weights."""
 _VARIABLE = re.compile(r"\b(?:OTEL|CIRRON)_[A-Z_]*[A-Z]\b(?!…)")
 _ELSEWHERE = {"CIRRON_OTEL_DEBUG", "CIRRON_OTEL_PROGRESS"}
 """Variables that are not options of tracing; they are documented on other pages."""
@@ -215,14 +218,14 @@ def test_documented_training_blocks_run(tmp_path: Path, server: OtlpServer) -> N
     others = [each for each in DOCUMENTS if each not in TRAINING]
     training = [block for document in others for block in filter(trains, blocks(document))]
     assert [block.language for block in training] == ["python", "console"]
-    run_document(training, ROOT / "README.md", tmp_path, server, _TIMES)
+    run_document(training, ROOT / "README.md", tmp_path, server, _MEASURED)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("document", TRAINING, ids=name_of)
 def test_a_page_about_training_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
-    run_document(blocks(document), document, tmp_path, server, _TIMES)
+    run_document(blocks(document), document, tmp_path, server, _MEASURED)
 
 
 def test_there_is_something_to_run() -> None:

@@ -31,7 +31,8 @@ _VALUE: Final = ("text", "number", "integer", "flag")
 _TYPED: Final = (*_VALUE, "is_string")
 _SCOPE: Final = ("no", "id", "parent", "rank", "name", "idx")
 _SAMPLES: Final = (
-    "SELECT file, position, kind, device, allocated, reserved, device_used, device_total, detail"
+    "SELECT file, position, kind, device, allocated, reserved, device_used, device_total,"
+    " resident, memory_limit, limit_used, detail"
     " FROM sample ORDER BY file, position"
 )
 _MARK: Final = ("no", "span", "name", "ts_ns", *_VALUE)

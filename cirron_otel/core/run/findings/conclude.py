@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...nouns import count as counted
 from ...nouns import plural
+from ...records.memory_devices import CPU
 from ..stall import Stall
 from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
@@ -152,7 +153,7 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
     if not facts.memory:
         for kind in ("HIGH_PRESSURE", "CREEP_CONFIRMED"):
             missing.append((kind, "no memory is recorded", "record with memory sampling"))
-    elif not any(each.capacity_bytes for each in facts.memory):
+    elif not any(each.capacity_bytes for each in facts.memory if each.device != CPU):
         missing.append(
             ("HIGH_PRESSURE", "the capacity of the device is not recorded",
              "record with memory sampling of the device")

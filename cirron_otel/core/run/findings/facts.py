@@ -43,10 +43,13 @@ class MemoryUse:
     """`cpu` for the process."""
     peak_bytes: int
     capacity_bytes: int | None = None
+    """The size of the device, or the limit for the processes of the host."""
     times: np.ndarray | None = None
     """The time of each sample, Unix ns, in order; None without samples."""
     sizes: np.ndarray | None = None
     """The size in each sample."""
+    used_bytes: int | None = None
+    """The last use of all processes that the limit of the host applies to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ...records.memory_devices import CPU
 from .assessment import Assessment, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding, Severity
+from .host_growth import host_findings
 from .thresholds import Limits
 from .words import known_ranks, percent, size
 
@@ -49,9 +50,9 @@ def memory_findings(
         worst, pressure = max(known, key=lambda pair: pair[1])
         yield from _pressure(facts, worst, pressure, limits)
         yield from _imbalance(facts, devices, pressure, limits)
-    for is_host in (False, True):
-        uses = [each for each in facts.memory if (each.device == CPU) == is_host]
-        yield from _creep(facts, assessment, uses, limits)
+    yield from _creep(facts, assessment, devices, limits)
+    processes = [each for each in facts.memory if each.device == CPU]
+    yield from host_findings(facts, assessment, processes, limits)
 
 
 def _pressure(facts: Facts, worst: MemoryUse, pressure: float, limits: Limits) -> Iterator[Finding]:
@@ -121,7 +122,6 @@ def _creep(
     finding.ranks = known_ranks(each.use.rank for each in grown)
     finding.subject = worst.use.device
     capacity, use = worst.use.capacity_bytes, worst.use
-    what = "host memory" if use.device == CPU else f"memory of {use.device}"
     rate, left = worst.per_ns, ""
     unit_ns = assessment.unit_ns if assessment is not None else 0
     if unit_ns:
@@ -139,8 +139,8 @@ def _creep(
         if rest_ns <= extent:
             finding.severity = "critical" if is_confirmed else "warning"
     finding.sentence = (
-        f"The {what} of {facts.who([use.rank], begins=False)} grows by {size(rate)} with {each}:"
-        f" {size(worst.bytes)} in the run{left}."
+        f"The memory of {use.device} of {facts.who([use.rank], begins=False)} grows by"
+        f" {size(rate)} with {each}: {size(worst.bytes)} in the run{left}."
     )
     locate(finding, growth_bytes=round(worst.bytes), device=use.device, capacity_bytes=capacity)
     finding.advice = [

@@ -10,6 +10,7 @@ import numpy as np
 from ...analysis.mark_series import Point
 from ...analysis.memory_series import DeviceMemory, MemoryReport
 from ...analysis.summary import SessionSummary
+from ...records.memory_devices import CPU
 from ..figures.readings import ReadingsFold
 from ..stall import Stall
 from .facts import Facts, MemoryUse, OutOfMemory, State, ValueSeries
@@ -85,20 +86,30 @@ def _memory(run: Run) -> Iterator[MemoryUse]:
     points = [of_device for _, of_device in run.memory_points(_MOST_DEVICES, _POINTS)]
     for place, device in enumerate(report.devices):
         samples = points[place] if place < len(points) else []
-        yield _use(device, samples, peaks.get((device.rank, device.device), 0))
+        if device.device != CPU:
+            yield _use(device, samples, peaks.get((device.rank, device.device), 0))
+    for each in run.host_memory(_POINTS):
+        times, sizes = _timed(each.points)
+        peak = max(each.peak_bytes, peaks.get((each.rank, CPU), 0))
+        yield MemoryUse(each.rank, CPU, peak, each.limit_bytes, times, sizes, each.used_bytes)
 
 
 def _use(device: DeviceMemory, samples: Sequence[Point], exact_bytes: int) -> MemoryUse:
-    timed = [each for each in samples if each.begin_ns is not None and each.numbers]
     sampled = device.max_reserved_bytes
     return MemoryUse(
         device.rank,
         device.device,
         max(device.max_bytes if sampled is None else sampled, exact_bytes),
         device.device_total_bytes,
-        np.array([each.begin_ns for each in timed], np.int64),
-        np.array([each.middle for each in timed], np.float64),
+        *_timed(samples),
     )
+
+
+def _timed(samples: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times and the sizes of samples whose times are known."""
+    timed = [each for each in samples if each.begin_ns is not None and each.numbers]
+    times = np.array([each.begin_ns for each in timed], np.int64)
+    return times, np.array([each.middle for each in timed], np.float64)
 
 
 def _out_of_memory(memory: MemoryReport) -> Iterator[OutOfMemory]:

@@ -79,6 +79,7 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "imbalance.critical": Limit(0.30, "largest peak / median peak of the ranks - 1"),
     "imbalance.critical_pressure": Limit(0.50, "smallest pressure for `critical`"),
     "creep.bytes": Limit(GIB, "growth that confirms creep, in bytes"),
+    "creep.fit": Limit(0.9, "coefficient of determination of the growth of a host's memory"),
     "cpu.notice": Limit(0.80, "mean CPU utilisation"),
     "gpu_utilization.notice": Limit(0.30, "mean GPU utilisation below which it is low"),
     "gpu_temperature.notice": Limit(85, "highest temperature of a GPU, in °C"),

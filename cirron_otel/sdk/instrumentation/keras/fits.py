@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ....semconv import LOSS
 from ...session.errors import record_error
 from ...tracing.mark import POINT, SUMMARY
 from ...tracing.state import CONTEXT
@@ -85,6 +86,7 @@ def _fit(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
             return original(model, *args, **kwargs)
         finally:
             thread.muted -= 1
+    loop.logged = frozenset({LOSS})
     thread.batch = thread.trained = None
     try:
         result = original(model, *args, **kwargs)

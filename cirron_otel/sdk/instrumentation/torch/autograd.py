@@ -7,28 +7,25 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.hidden_frames import strip
-from ...tracing.mark import mark
 from ..patches import Patches
 from .compiled import find_trained_parameter
+from .health import Losses
 from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
 from .torch_state import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
 from .unclosed_phases import end_partial_forward, fail_step
 
-BACKWARD_LOSS = "backward_loss"
-"""The name of the mark of the value that `backward` is called on."""
-
 
 class Autograd:
     """Replaces `torch.autograd.grad` and `torch.autograd.backward` (used by `Tensor.backward`)."""
 
     def __init__(
-        self, trackers: Trackers, torch_state: TorchState, *, marks_loss: bool = False
+        self, trackers: Trackers, torch_state: TorchState, losses: Losses | None = None
     ) -> None:
-        """With `marks_loss`, the value that `backward` is called on becomes a mark."""
+        """`losses` marks the value that `backward` is called on."""
         self._trackers, self._torch_state = trackers, torch_state
-        self._marks_loss = marks_loss
+        self._losses = losses
 
     def install(self, patches: Patches, name: str) -> None:
         """Hook `backward` or `grad`, by `name`. Raises AttributeError if this torch lacks it."""
@@ -49,7 +46,7 @@ class Autograd:
         try_get = getattr(tracing, "try_get", _nothing)
 
         accumulates = kind == BACKWARD
-        marks_loss = accumulates and self._marks_loss
+        losses = self._losses if accumulates else None
 
         def is_tracing() -> bool:
             # While a model is being compiled, a graph of its backward is traced.
@@ -73,8 +70,8 @@ class Autograd:
                     if tracker.torch_state.seeks_parameter and args:
                         _seek(tracker, args[0])
                     phase = _enter(tracker, kind)
-                if marks_loss:
-                    mark_loss(args[0] if args else kwargs.get("tensors"))
+                if losses is not None:
+                    losses.mark(tracker, args[0] if args else kwargs.get("tensors"), phase)
                 if phase is None:
                     return original(*args, **kwargs)
                 try:
@@ -96,25 +93,6 @@ class Autograd:
                 raise
 
         return backward
-
-
-def mark_loss(roots: Any) -> None:
-    """Mark the value that `backward` is called on, if it is one real number. Raises nothing.
-
-    A value on a device is copied there, and read later by the flush thread.
-    """
-    import torch  # noqa: PLC0415
-
-    try:
-        if isinstance(roots, (tuple, list)) and len(roots) == 1:
-            (roots,) = roots
-        if type(roots) is not torch.Tensor or roots.numel() != 1 or not roots.is_floating_point():
-            return
-        if roots.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        mark(BACKWARD_LOSS, roots.detach())
-    except Exception as error:
-        record_error("torch", error)
 
 
 def _enter(tracker: Tracker, kind: int) -> Any:

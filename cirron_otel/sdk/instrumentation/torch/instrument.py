@@ -19,6 +19,7 @@ from .collectives import Collectives
 from .compiled import Compiled
 from .configuration import Configuration
 from .digests import StepDigests
+from .health import Losses, Norms, Scaling
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, RayTrain, announce_loaders
@@ -83,7 +84,7 @@ class TorchHooks(FrameworkHooks):
         """In a forked child, the parent's clock."""
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
-        self._marks_loss = False
+        self._losses: Losses | None = None
         self._before_loading: Callable[[], object] | None = None
         self._digests: StepDigests | None = None
         """Digests the tensors of steps, if that is requested."""
@@ -108,7 +109,8 @@ class TorchHooks(FrameworkHooks):
         if config.workers and context.worker_opener() is not None:
             self.workers = Workers(context.worker_opener, context.remove_all)
         torch_state.epoch_ended = context.epoch_ended
-        self._marks_loss = config.mark_loss
+        self._losses = Losses(self.trackers) if config.mark_loss else None
+        self._upkeep.norms = Norms(self.trackers) if config.mark_grad_norm else None
         if config.digest is not None:
             self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
@@ -133,7 +135,7 @@ class TorchHooks(FrameworkHooks):
         for tracker in tuple(self.torch_state.trackers):
             tracker.clock = clock
         trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
-        autograd = Autograd(trackers, torch_state, marks_loss=self._marks_loss)
+        autograd = Autograd(trackers, torch_state, self._losses)
         parts: list[Part] = [
             ("data_load", self._install_loaders),
             ("own iteration", lambda: OwnIteration(trackers).install(patches)),
@@ -175,6 +177,8 @@ class TorchHooks(FrameworkHooks):
             self._optimizers.install_calls(patches)
 
     def _install_scaler(self, patches: Patches) -> None:
+        if self._losses is not None or self._upkeep.norms is not None:
+            Scaling(self.trackers).install(patches)
         if self._optimizers.is_installed:  # otherwise every step would seem to be skipped
             Scaler(self.trackers).install(patches)
 

@@ -6,6 +6,7 @@ trained model in evaluation mode, which no backward pass uses, form an evaluatio
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ...session.errors import record_error
@@ -44,6 +45,8 @@ _CHANGES = 4
 """After this many changes of the weights without an optimizer step, no such step is expected."""
 _MOST_BETWEEN = 64
 """After this many phases of other models, an evaluation is over."""
+_RECENT = 64
+"""The maximum number of waiting phases that are searched for a backward pass."""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
@@ -368,6 +371,13 @@ class LoaderlessSteps:
         if last is not None:
             last.close(self._steps.micro_of)
             self._tracker.torch_state.step_ended()
+
+    @property
+    def repeats_backward(self) -> bool:
+        """Whether the last waiting forward pass has its backward pass already."""
+        kinds = [each.kind for each in islice(reversed(self._waiting), _RECENT)]
+        last = next((each for each in kinds if each in (FORWARD, BACKWARD)), FORWARD)
+        return last == BACKWARD and FORWARD in kinds
 
     def open_phases(self) -> list[Any]:
         """Return the scopes that may be open, for a tracker that starts over."""

@@ -15,6 +15,7 @@ from ...tracing.scope import MAX_DEPTH
 from ...tracing.state import CONTEXT
 from .accumulation import Gradients
 from .kinds import OPTIMIZER
+from .thread_health import ThreadHealth
 
 if TYPE_CHECKING:
     from ...tracing.phase import LoopFetches, Phase
@@ -92,6 +93,7 @@ class OpenStep:
         "folds",
         "gradients",
         "has_failed",
+        "health",
         "inside",
         "is_ahead",
         "is_plain",
@@ -153,6 +155,8 @@ class OpenStep:
         """The generator of a loader (`own_iteration`) that fetches a batch now."""
         self.gradients = Gradients(torch_state)
         """Tracks the gradients between two backward passes."""
+        self.health = ThreadHealth()
+        """The last marks of losses and of gradient norms."""
         self.watches_gradients = False
         """Whether backward passes update `gradients`: no optimizer has stepped in the pass."""
         self.has_failed = False

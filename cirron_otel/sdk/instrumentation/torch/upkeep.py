@@ -14,6 +14,7 @@ from ...tracing.hidden_frames import as_caller, strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import state
 from ..patches import Patches
+from .health import Norms
 from .kinds import CLIP_GRAD, NAMES, NO_UPKEEP, OPTIMIZER, PARTIAL, SCHEDULER, ZERO_GRAD
 from .tracker import Tracker
 from .trackers import Trackers
@@ -140,6 +141,8 @@ class Upkeep:
 
     def __init__(self, wrapper: ScopeWrapper, patches: Patches) -> None:
         self._wrapper, self._patches = wrapper, patches
+        self.norms: Norms | None = None
+        """Marks the norms of clipped gradients; None if they are not marked."""
 
     def zero_grad(self) -> None:
         """Replace `zero_grad` of optimizers and modules. Raises AttributeError if torch changed."""
@@ -156,6 +159,8 @@ class Upkeep:
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             original = getattr(utils, name)
+            if self.norms is not None and name == "clip_grad_norm_":
+                original = self.norms.marking(original)
             wrapped = self._wrapper.wrap(original, CLIP_GRAD, constant(function=name))
             self._patches.replace_function((utils.clip_grad, utils), name, wrapped)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....semconv import GRAD_NORM, LOSS
 from ...session.errors import record_error
 from ...tracing.mark import POINT, SUMMARY
 from ...tracing.step_places import GLOBAL_STEP
@@ -15,6 +16,7 @@ NAME = "transformers"
 CHECKPOINT = "checkpoint"
 _POSITION = frozenset({"epoch", "step"})
 """Logged values that are not marks, because the scopes' numbers contain them."""
+_LOGGED = frozenset({LOSS, GRAD_NORM})
 
 
 class TrainerLoop(TrainingLoop):
@@ -43,6 +45,17 @@ class TrainerLoop(TrainingLoop):
         """The prefix of the metrics of an evaluation of several datasets."""
         self.saved_to: str | None = None
         """The directory of the checkpoint that is saved now."""
+
+    @property
+    def logged(self) -> frozenset[str]:  # type: ignore[override]
+        """The marks of torch's hooks that the Trainer logs at least once."""
+        trainer = self.trainers[0] if self.trainers else None
+        state = getattr(trainer, "state", None)
+        strategy = getattr(getattr(trainer, "args", None), "logging_strategy", "steps")
+        every, steps = getattr(state, "logging_steps", None), getattr(state, "max_steps", None)
+        if strategy == "no" or (strategy == "steps" and every and steps and every > steps):
+            return frozenset()
+        return _LOGGED
 
     def is_own_handler(self, handler: Any) -> bool:
         """Return whether a callback handler belongs to a Trainer of this loop."""

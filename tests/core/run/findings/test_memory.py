@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,11 @@ def test_memory_that_grows_with_each_step() -> None:
     assert (finding.kind, finding.severity) == ("CREEP_CONFIRMED", "warning")
     assert finding.evidence["per_unit_bytes"] == pytest.approx(16 * 2**20, rel=0.1)
     assert finding.evidence["units_until_full"] == pytest.approx((20 - 2.5) * 64, rel=0.05)
-    assert "grows by 16 MiB with each step" in finding.sentence
+    assert finding.evidence["fit"] == pytest.approx(1, abs=1e-3)
+    assert finding.sentence == (
+        "The host memory of rank 0 grows by 16 MiB with each step (fit 1.00): 1,431 MiB in the run;"
+        " at this rate the limit of 20.0 GiB comes after 1,116 more steps."
+    )
 
 
 def test_growth_that_fills_the_device_within_the_length_of_the_run_is_critical() -> None:
@@ -67,6 +73,69 @@ def test_small_growth_is_a_notice_and_a_cache_that_fills_is_none() -> None:
     noise = _GIB * (1 + 0.2 * np.random.default_rng(2).random(200))
     for sizes in (fills, noise):
         assert conclude(Facts(job(), memory=[_use(0, sizes)])) == []
+
+
+PLACES = np.linspace(0, 1, 60)
+NORMAL = {
+    "an allocator that warms up": 1 - np.exp(-12 * PLACES),
+    "a cache that fills and stops": np.minimum(PLACES / 0.6, 1),
+    "a cache that fills until shortly ahead of the end": np.minimum(PLACES / 0.75, 1),
+    "one large allocation": 1.0 * (PLACES > 0.5),
+    "noise": np.random.default_rng(2).random(60),
+    "growth that is freed": PLACES % 0.25,
+    "the same size": 0 * PLACES,
+    "two allocations": 0.5 * (PLACES > 0.3) + 0.5 * (PLACES > 0.6),
+}
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_memory_of_a_normal_process_is_no_finding(name: str) -> None:
+    sizes = _GIB * (1 + 3 * NORMAL[name])
+    assert conclude(Facts(job(), memory=[_use(0, sizes, 80 * _GIB, "cpu")])) == []
+
+
+GROWING = {
+    "each step": PLACES,
+    "after a warm-up": np.maximum(1 - np.exp(-80 * PLACES), 0) / 4 + PLACES * 0.75,
+    "each of eight epochs": np.floor(PLACES * 8) / 8,
+    "each of five epochs": np.floor(PLACES * 5) / 5,
+    "with noise": PLACES + 0.05 * np.random.default_rng(3).random(60),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_memory_that_grows_until_the_end_is_a_finding(name: str) -> None:
+    sizes = _GIB * (1 + 3 * GROWING[name])
+    (finding,) = conclude(Facts(job(), memory=[_use(0, sizes, 80 * _GIB, "cpu")]))
+    assert (finding.kind, finding.severity) == ("CREEP_CONFIRMED", "warning")
+    assert finding.evidence["per_unit_bytes"] == pytest.approx(3 * _GIB / 100, rel=0.35)
+
+
+def test_processes_of_a_host_reach_its_limit_together() -> None:
+    sizes = _GIB * (1 + 3 * PLACES)
+    uses = [replace(_use(rank, sizes, 80 * _GIB, "cpu"), used_bytes=50 * _GIB) for rank in range(2)]
+    (finding,) = conclude(Facts(job(2), memory=uses))
+    assert finding.ranks == [0, 1]
+    assert finding.evidence["units_until_full"] == pytest.approx(30 / (2 * 3 / 100), rel=0.05)
+
+
+def test_small_growth_is_critical_if_it_reaches_the_limit_soon() -> None:
+    sizes = _GIB + 200 * 2**20 * PLACES
+    use = _use(0, sizes, 4 * _GIB, "cpu")
+    near = replace(use, used_bytes=4 * _GIB - 100 * 2**20)
+    for each, expected in (
+        (use, ("CREEP_EARLY", "notice")),
+        (near, ("CREEP_CONFIRMED", "critical")),
+    ):
+        (finding,) = conclude(Facts(job(), memory=[each]))
+        assert (finding.kind, finding.severity) == expected
+
+
+def test_few_samples_or_few_units_are_no_finding() -> None:
+    few = _use(0, _GIB * (1 + 3 * PLACES[::10]), 80 * _GIB, "cpu")
+    assert conclude(Facts(job(), memory=[few])) == []
+    short = _use(0, _GIB * (1 + 3 * PLACES), 80 * _GIB, "cpu")
+    assert not [e for e in conclude(Facts(job(1, 10), memory=[short])) if "CREEP" in e.kind]
 
 
 def test_readings_are_notices() -> None:

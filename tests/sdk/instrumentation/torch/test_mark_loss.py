@@ -1,8 +1,9 @@
-"""`mark_loss=True`: the value that `backward` is called on, bit for bit, and nothing else."""
+"""The value that `backward` is called on is the mark `loss`, bit for bit, once in each step."""
 
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import cirron_otel as ci
 from tests.kit.sessions.spool_trees import read_spool
 
-NAME = "backward_loss"
+NAME = "loss"
 
 
 @pytest.fixture
@@ -23,9 +24,13 @@ def record(tmp_path: Path) -> Iterator[Callable[..., list[tuple[float, str]]]]:
 
     def run(program: Callable[[], Any], **options: Any) -> list[tuple[float, str]]:
         directory = tmp_path / "run"
-        options = {"mark_loss": True, **options}
         profiler = ci.profile(
-            output_dir=directory, exporters="none", join="none", handle_signals=False, **options
+            output_dir=directory,
+            exporters="none",
+            join="none",
+            handle_signals=False,
+            flush_interval=60,
+            **options,
         )
         try:
             program()
@@ -129,5 +134,238 @@ def test_autograd_graph_is_not_retained(record: Callable[..., Any]) -> None:
     assert freed == [True]
 
 
-def test_it_is_off_by_default(record: Callable[..., Any]) -> None:
+def test_no_mark_is_recorded_if_it_is_turned_off(record: Callable[..., Any]) -> None:
     assert record(lambda: _train([]), mark_loss=False) == []
+
+
+def _model() -> tuple[torch.nn.Module, torch.optim.Optimizer, list[torch.Tensor]]:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), list(torch.randn(6, 4))
+
+
+def _loader(data: list[torch.Tensor]) -> Any:
+    return torch.utils.data.DataLoader(data, batch_size=1)
+
+
+def values(marks: list[tuple[float, str]]) -> list[float]:
+    return [value for value, _ in marks]
+
+
+def test_second_loss_of_a_step_is_left_out(record: Callable[..., Any]) -> None:
+    seen: list[float] = []
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        for batch in _loader(data):
+            loss = model(batch).square().mean()
+            seen.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            (100 * model(batch)).mean().backward()
+            optimizer.zero_grad()
+
+    assert values(record(program)) == seen
+
+
+def test_two_optimizers_without_a_loader_have_one_loss_a_step(record: Callable[..., Any]) -> None:
+    first: list[float] = []
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        other = torch.nn.Linear(4, 1)
+        other_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        for batch in data:
+            for each, its_optimizer in ((model, optimizer), (other, other_optimizer)):
+                loss = each(batch).square().sum()
+                loss.backward()
+                its_optimizer.step()
+                its_optimizer.zero_grad()
+                if each is model:
+                    first.append(loss.item())
+
+    # The number of optimizers is not known in the first step.
+    marks = values(record(program))
+    assert (marks[0], marks[2:]) == (first[0], first[1:])
+
+
+def test_several_losses_of_an_update_without_a_loader_have_one_mark(
+    record: Callable[..., Any],
+) -> None:
+    first: list[float] = []
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        for batch in data:
+            output = model(batch)
+            first.append(output.square().sum().item())
+            output.square().sum().backward(retain_graph=True)
+            (10 + output.abs()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert values(record(program)) == first
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_closure_has_the_loss_of_its_first_call(
+    record: Callable[..., Any], has_loader: bool
+) -> None:
+    first: list[float] = []
+
+    def program() -> None:
+        model, _, data = _model()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        for batch in _loader(data) if has_loader else data:
+
+            def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (model(batch) - 1).square().sum()
+                loss.backward()
+                return loss
+
+            first.append(optimizer.step(closure).item())
+
+    assert values(record(program)) == first
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_further_loss_is_marked_if_it_is_not_finite(
+    record: Callable[..., Any], has_own: bool
+) -> None:
+    def program() -> None:
+        model, optimizer, data = _model()
+        for number, batch in enumerate(_loader(data)):
+            loss = model(batch).square().mean()
+            loss.backward()
+            if has_own:
+                ci.mark("loss", 1.0)
+            bad = math.nan if number == 3 else 1.0
+            (model(batch) * bad).mean().backward()
+            optimizer.zero_grad()
+
+    marks = values(record(program))
+    assert marks.count(None) == 1  # type: ignore[comparison-overlap]
+    assert marks.count(1.0) == (6 if has_own else 0)
+    assert len(marks) == 7
+
+
+@pytest.mark.parametrize("name", ["loss", "train/loss", "val_loss"])
+def test_loss_of_the_program_replaces_that_of_the_hooks_if_it_has_the_name(
+    record: Callable[..., Any], name: str
+) -> None:
+    seen: list[float] = []
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        for batch in _loader(data):
+            loss = model(batch).square().mean()
+            loss.backward()
+            seen.append(loss.item())
+            ci.mark(name, loss.item())
+            optimizer.step()
+
+    marks = record(program)
+    assert values(marks) == seen
+    is_hooks = [path.endswith("backward") for _, path in marks]
+    assert is_hooks == [name != NAME] * len(seen)
+
+
+def test_loss_of_an_epoch_or_an_evaluation_replaces_nothing(record: Callable[..., Any]) -> None:
+    def program() -> None:
+        model, optimizer, data = _model()
+        for _ in range(2):
+            for batch in _loader(data):
+                model(batch).square().mean().backward()
+                optimizer.step()
+            with ci.scope("eval"):
+                ci.mark("loss", 5.0)
+            ci.mark("loss", 7.0)
+
+    marks = record(program)
+    assert len([path for _, path in marks if path.endswith("backward")]) == 12
+
+
+class OtherScaler(torch.amp.GradScaler):
+    """A subclass with its own `scale`, as that of FSDP."""
+
+    def scale(self, outputs: Any) -> Any:
+        return super().scale(outputs)
+
+
+@pytest.mark.parametrize("scaler_class", [torch.amp.GradScaler, OtherScaler])
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_scaled_loss_has_its_value_ahead_of_the_scale(
+    record: Callable[..., Any], scaler_class: Any, is_enabled: bool
+) -> None:
+    seen: list[float] = []
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        scaler = scaler_class("cpu", enabled=is_enabled)
+        for batch in _loader(data):
+            loss = model(batch).square().mean()
+            seen.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert values(record(program)) == seen
+
+
+def test_sum_of_scaled_losses_has_no_mark(record: Callable[..., Any]) -> None:
+    def program() -> None:
+        model, _, data = _model()
+        scaler = torch.amp.GradScaler("cpu")
+        for batch in _loader(data):
+            output = model(batch)
+            (scaler.scale(output.mean()) + scaler.scale(output.square().mean())).backward()
+
+    assert record(program) == []
+
+
+def test_modes_of_the_program_do_not_see_the_value_being_read(record: Callable[..., Any]) -> None:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Operations(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    def program() -> None:
+        loss = torch.ones(2, requires_grad=True).sum()
+        seen.clear()
+        with Functions(), Operations():
+            loss.backward()
+
+    program()
+    expected = [*seen]
+    assert values(record(program)) == [2.0]
+    assert seen == expected
+
+
+def test_call_that_torch_refuses_inside_a_transform_has_no_mark(
+    record: Callable[..., Any],
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        loss = (torch.ones(3, requires_grad=True) * x).sum()
+        loss.backward()
+        return loss
+
+    def program() -> None:
+        with pytest.raises(RuntimeError, match="functorch transform"):
+            torch.func.vmap(function)(torch.ones(2, 3))
+
+    assert record(program) == []

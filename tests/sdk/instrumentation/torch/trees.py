@@ -152,7 +152,8 @@ class Recorded:
 
     root: Node
     marks: list[tuple[str, str]]
-    """The user's marks: name, and name of the scope that each stands on ("" if on none)."""
+    """The user's marks: name, and name of the scope that each stands on ("" if on none). None of
+    them is named `loss` or `grad_norm`: those are the hooks' marks."""
     orphans: list[str]
     """Names of scopes whose parent is not there."""
 
@@ -174,7 +175,7 @@ def _of_rank(spool: spool_trees.Spool, rank: int) -> Recorded:
     marks = [
         (mark["name"], spans.get(mark["span_id"], ""))
         for mark in spool.marks
-        if mark["name"] not in spool_trees.OWN_MARKS
+        if mark["name"] not in spool_trees.OWN_MARKS | spool_trees.HOOK_MARKS
         and (mark["span_id"] in spans or mark["span_id"] not in every)
     ]
     threads = _threads(sessions[0])

@@ -43,6 +43,7 @@ GUARDS = {
     "loaders.exhausted",
     "upkeep._is_free", "upkeep._attributes_of", "upkeep._add",
     "Tracker.fetched", "Tracker.watch_gradients", "LoaderlessSteps.returned",
+    "Losses.mark", "Norms._mark", "Scaling._scaled",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
 EPOCH = trees.parse("""
