@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from tests.kit.forked_scripts import ForkedScripts
+from tests.kit.program_server import ProgramError
 from tests.kit.sessions.processes import ROOT, environment
 
 from .programs import PROGRAMS, Program
@@ -22,13 +25,10 @@ from .scoring import Finding, Outcome, is_placed, is_right, outcome
 from .truth import NOTICE
 
 _BIN: Final = Path(sys.executable).parent
+_FORKED: Final = Path(__file__).parent / "programs" / "forked.py"
 _LIMIT_S: Final = 240.0
 """The time limit of a program, far more than it takes."""
 _SEVERE: Final = ("failure", "critical")
-
-
-class ProgramError(Exception):
-    """A program had another exit code than expected, or there is no report about it."""
 
 
 @dataclass(slots=True)
@@ -86,40 +86,71 @@ class RealScore:
         return f"{outcomes.count('right first')}/{len(outcomes)}"
 
 
-def report_about(program: Program, is_sick: bool, folder: Path) -> list[dict[str, Any]]:
-    """Run one twin of a program in an empty folder; return the findings of its report.
+class Runner:
+    """Runs programs, with an interpreter of its own for each thread of the runner."""
 
-    Raises ProgramError if the exit code is not the expected one, or if there is no report.
-    """
-    module = ["-m", "tests.system.sick_runs.programs"]
-    words = [program.name, "sick" if is_sick else "twin", str(folder)]
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._local = threading.local()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def report_about(
+        self, program: Program, is_sick: bool, folder: Path
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Run one twin of a program in an empty folder; return the findings of its report.
+
+        Raises ProgramError if the exit code is not the expected one, or if there is no report.
+        """
+        recording = folder / "recording"
+        words = [program.name, "sick" if is_sick else "twin", str(folder)]
+        # Memory and CPU are sampled as in a user's run.
+        variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        variables |= {"CIRRON_SAMPLE_INTERVAL": "1", **dict(program.variables)}
+        if program.is_launched:
+            done = _run([*_launcher(program, recording), *words], variables)
+        else:
+            done = self._interpreter.script(
+                _FORKED, *words, recording, program.ranks, env=variables
+            )
+        expected = program.exit_code if is_sick else 0
+        if done.returncode != expected and (expected is not None or not done.returncode):
+            raise ProgramError(f"exit code {done.returncode}, expected {expected}: {_end_of(done)}")
+        done = _run([str(_BIN / "cirron-otel"), "report", str(recording), "--json"], {})
+        if done.returncode not in (0, 1):
+            raise ProgramError(f"report: exit code {done.returncode}: {_end_of(done)}")
+        findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+        return findings
+
+    @property
+    def _interpreter(self) -> ForkedScripts:
+        found: ForkedScripts | None = getattr(self._local, "interpreter", None)
+        if found is None:
+            found = self._local.interpreter = self._stack.enter_context(ForkedScripts())
+        return found
+
+
+def _launcher(program: Program, recording: Path) -> list[str]:
+    """Return the command that runs a program with its arguments in processes of its own."""
     launcher = [sys.executable]
     if program.ranks > 1 or program.restarts:
         launcher = [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={program.ranks}",
                     f"--max-restarts={program.restarts}"]  # fmt: skip
-    run, recording = [str(_BIN / "cirron-otel"), "run", "--quiet"], folder / "recording"
-    command = [*run, "--output", str(recording), *program.options, "--", *launcher, *module, *words]
-    done = _run(command)
-    expected = program.exit_code if is_sick else 0
-    is_right_code = done.returncode == expected or (expected is None and done.returncode != 0)
-    if not is_right_code:
-        raise ProgramError(f"exit code {done.returncode}, expected {expected}: {_end_of(done)}")
-    done = _run([str(_BIN / "cirron-otel"), "report", str(recording), "--json"])
-    if done.returncode not in (0, 1):
-        raise ProgramError(f"report: exit code {done.returncode}: {_end_of(done)}")
-    findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
-    return findings
+    run = [str(_BIN / "cirron-otel"), "run", "--quiet", "--output", str(recording), "--"]
+    return [*run, *launcher, "-m", f"{__package__}.programs"]
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # Memory and CPU are sampled as in a user's run.
-    variables = environment(
-        CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", CIRRON_SAMPLE_INTERVAL="1"
-    )
+def _run(
+    command: Sequence[str], variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     try:
         return subprocess.run(
-            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=_LIMIT_S,
-            check=False,
+            command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True,
+            timeout=_LIMIT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise ProgramError(f"the command did not end within {_LIMIT_S:.0f} s") from error
@@ -129,12 +160,14 @@ def _end_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr[-1500:] or done.stdout[-1500:]
 
 
-def result_of(program: Program, is_sick: bool, keep: Path | None = None) -> RealResult:
+def result_of(
+    runner: Runner, program: Program, is_sick: bool, keep: Path | None = None
+) -> RealResult:
     """Run one twin of a program; return its score. With `keep`, its files are copied there."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            result = RealResult(program, is_sick, report_about(program, is_sick, folder))
+            result = RealResult(program, is_sick, runner.report_about(program, is_sick, folder))
         except ProgramError as error:
             result = RealResult(program, is_sick, error=str(error))
         if keep is not None:
@@ -172,8 +205,9 @@ def score_real(
     runs = [
         (each, is_sick) for _ in range(repeat) for each in programs for is_sick in (True, False)
     ]
-    with other_load() if is_loaded else contextlib.nullcontext(), ThreadPoolExecutor(jobs) as pool:
-        for result in pool.map(lambda run: result_of(*run, keep), runs):
+    load = other_load() if is_loaded else contextlib.nullcontext()
+    with load, Runner() as runner, ThreadPoolExecutor(jobs) as pool:
+        for result in pool.map(lambda run: result_of(runner, *run, keep), runs):
             scores[result.program.name].results.append(result)
             _show(result)
     print(f"\n{'program':40s} {'ranks':>5}   sick   twin")

@@ -9,9 +9,8 @@ from . import PROGRAMS
 from .job import Job, rank_of_process
 
 
-def main() -> None:
+def run(name: str, twin: str, folder: str) -> None:
     """Prepare the job of a program, and train."""
-    name, twin, folder = sys.argv[1:]
     job = Job(twin == "sick", Path(folder), rank_of_process())
     PROGRAMS[name].set_up(job)
     from .loop import train
@@ -19,4 +18,5 @@ def main() -> None:
     train(job)
 
 
-main()
+if __name__ == "__main__":
+    run(*sys.argv[1:])

@@ -8,7 +8,7 @@ from typing import Any
 
 from .job import Job, program
 
-SAMPLED = ("--sample-interval", "0.1")
+SAMPLED = (("CIRRON_SAMPLE_INTERVAL", "0.1"),)
 
 
 def _mark_loss(job: Job) -> None:
@@ -42,7 +42,7 @@ def gradient_that_explodes(job: Job) -> None:
         job.gradient_scale = lambda step: 1e5 if step == 40 else 1.0
 
 
-@program("CREEP_CONFIRMED", options=SAMPLED)
+@program("CREEP_CONFIRMED", variables=SAMPLED)
 def memory_that_grows(job: Job) -> None:
     """The program keeps 16 MB of each step."""
     job.steps, job.forward_s = 120, 0.012
@@ -92,7 +92,7 @@ def exception_in_a_worker(job: Job) -> None:
     job.plant("fetch", fail)
 
 
-@program("KILLED", exit_code=137)
+@program("KILLED", exit_code=137, is_launched=True)
 def killed_process(job: Job) -> None:
     def end(step: int) -> None:
         if step == 50:
@@ -102,7 +102,7 @@ def killed_process(job: Job) -> None:
     job.plant("after_step", end)
 
 
-@program("RESTARTED", restarts=1)
+@program("RESTARTED", restarts=1, is_launched=True)
 def restarted_job(job: Job) -> None:
     """The job fails in its 50th step, and the launcher starts it again at its last checkpoint."""
     state = job.folder / "step"

@@ -105,11 +105,6 @@ def slow_scheduler(job: Job) -> None:
     job.sleep("scheduler", SLOW_S)
 
 
-@program("OPTIMIZER_HEAVY", phase="zero_grad")
-def slow_zero_grad(job: Job) -> None:
-    job.sleep("zero_grad", SLOW_S)
-
-
 @program("OPTIMIZER_HEAVY", phase="clip_grad")
 def slow_clipping(job: Job) -> None:
     job.clips = True

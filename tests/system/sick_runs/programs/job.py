@@ -19,7 +19,7 @@ Hook = Callable[[int], None]
 """Is called with the number of a step, from 0 over the run."""
 PLACES: Final = frozenset({
     "start", "worker_start", "pass_start", "fetch", "collate", "batch", "forward", "loss",
-    "loss_function", "zero_grad", "backward", "clip", "optimizer", "scheduler", "after_step",
+    "loss_function", "backward", "clip", "optimizer", "scheduler", "after_step",
     "evaluation", "checkpoint", "epoch_end",
 })  # fmt: skip
 """In the order of the loop. `fetch` is inside the dataset, `batch` between the fetch and the
@@ -104,8 +104,10 @@ class Program:
     """The exit code of the sick program; None if it only must not be 0."""
     restarts: int = 0
     """How often the launcher starts a failed job again."""
-    options: tuple[str, ...] = ()
-    """Options of `cirron-otel run`."""
+    is_launched: bool = False
+    """Whether `cirron-otel run` and a launcher start it, as the end of a process needs."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Variables of its environment."""
 
 
 PROGRAMS: Final[dict[str, Program]] = {}
@@ -114,7 +116,8 @@ PROGRAMS: Final[dict[str, Program]] = {}
 
 def program(
     *kinds: str, ranks: int = 1, is_notice: bool = False, exit_code: int | None = 0,
-    restarts: int = 0, options: tuple[str, ...] = (), phase: str | None = None,
+    restarts: int = 0, is_launched: bool = False, phase: str | None = None,
+    variables: tuple[tuple[str, str], ...] = (),
     slow_ranks: tuple[int, ...] | None = None, units: tuple[tuple[int, int], ...] | None = None,
     every: int | None = None, moving: bool = False,
 ) -> Callable[[Callable[[Job], None]], Callable[[Job], None]]:  # fmt: skip
@@ -127,7 +130,7 @@ def program(
         name = set_up.__name__
         assert name not in PROGRAMS, name
         PROGRAMS[name] = Program(
-            name, expected, set_up, ranks, is_notice, exit_code, restarts, options
+            name, expected, set_up, ranks, is_notice, exit_code, restarts, is_launched, variables
         )
         return set_up
 

@@ -91,10 +91,6 @@ class Criterion(nn.Module):
 class Optimizer(torch.optim.SGD):
     job: Job
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.job.at("zero_grad")
-        super().zero_grad(set_to_none)
-
     def step(self, closure: Any = None) -> Any:
         self.job.at("optimizer")
         return super().step(closure)

@@ -84,7 +84,7 @@ def rank_with_fewer_steps(job: Job) -> None:
         job.steps //= 2
 
 
-@program("KILLED", ranks=2, slow_ranks=(1,), exit_code=None)
+@program("KILLED", ranks=2, slow_ranks=(1,), exit_code=None, is_launched=True)
 def killed_rank(job: Job) -> None:
     def end(step: int) -> None:
         if step == 30 and job.rank == 1:
@@ -93,7 +93,7 @@ def killed_rank(job: Job) -> None:
     job.plant("after_step", end)
 
 
-@program("FAILED", ranks=2, slow_ranks=(1,), units=((30, 30),), exit_code=None)
+@program("FAILED", ranks=2, slow_ranks=(1,), units=((30, 30),), exit_code=None, is_launched=True)
 def rank_that_fails(job: Job) -> None:
     def fail(step: int) -> None:
         if step == 30 and job.rank == 1:
