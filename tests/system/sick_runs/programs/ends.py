@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
-from .job import Job, program
+from .job import Job, kill_this_process, program
 
 SAMPLED = (("CIRRON_SAMPLE_INTERVAL", "0.1"),)
 
@@ -45,7 +43,7 @@ def gradient_that_explodes(job: Job) -> None:
 @program("CREEP_CONFIRMED", variables=SAMPLED)
 def memory_that_grows(job: Job) -> None:
     """The program keeps 16 MB of each step."""
-    job.steps, job.forward_s = 120, 0.012
+    job.steps, job.backward_s = 120, 0.016
     kept: list[Any] = []
 
     def keep(_: int) -> None:
@@ -53,17 +51,19 @@ def memory_that_grows(job: Job) -> None:
 
         kept.append(torch.ones(4_000_000))
 
-    job.plant("after_step", keep)
+    job.plant("forward", keep)
 
 
 @program("OUT_OF_MEMORY", units=((30, 30),))
 def out_of_memory_and_retried(job: Job) -> None:
-    """The program catches the error, and continues with the next batch."""
+    """The program catches the error, and continues with half of the batch."""
+    failed: list[int] = []
 
     def allocate(step: int) -> None:
         import torch
 
-        if step == 30:
+        if step == 30 and not failed:
+            failed.append(step)
             try:
                 torch.empty(1 << 50)
             except RuntimeError as error:
@@ -96,8 +96,7 @@ def exception_in_a_worker(job: Job) -> None:
 def killed_process(job: Job) -> None:
     def end(step: int) -> None:
         if step == 50:
-            _flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill_this_process()
 
     job.plant("after_step", end)
 
@@ -127,10 +126,3 @@ def stall_at_the_end(job: Job) -> None:
 def slow_start(job: Job) -> None:
     """The program prepares its data for seconds: a notice in a run of less than a minute."""
     job.sleep("start", 4.0)
-
-
-def _flush() -> None:
-    """Wait until the records so far are written."""
-    import cirron_otel as ci
-
-    ci.flush()

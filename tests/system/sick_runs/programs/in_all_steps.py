@@ -55,11 +55,12 @@ def slow_conversion(job: Job) -> None:
 @program("FORWARD_HEAVY", phase="forward", is_notice=True)
 def forward_of_small_operations(job: Job) -> None:
     """The forward pass consists of many small operations, one after the other."""
+    job.steps = 150
 
     def compute(_: int) -> None:
         import torch
 
-        value, end = torch.zeros(()), time.perf_counter() + SLOW_S
+        value, end = torch.zeros(()), time.perf_counter() + 2 * SLOW_S
         while time.perf_counter() < end:
             value = value + 1
 
@@ -83,17 +84,18 @@ def slow_optimizer(job: Job) -> None:
 
 
 @program("OPTIMIZER_HEAVY", phase="optimizer_step")
-def optimizer_without_foreach(job: Job) -> None:
-    """A second optimizer steps hundreds of small parameters, one after the other."""
-    job.steps, count = 40, 800
+def optimizer_of_many_parameters(job: Job) -> None:
+    """A second optimizer steps hundreds of small parameters; in the twin, they are one tensor."""
+    job.steps = 40
+    count, size = (800, 1) if job.is_sick else (1, 800)
 
     def start(_: int) -> None:
         import torch
 
-        parameters = [torch.nn.Parameter(torch.zeros(4)) for _ in range(count)]
+        parameters = [torch.nn.Parameter(torch.zeros(4 * size)) for _ in range(count)]
         for each in parameters:
-            each.grad = torch.zeros(4)
-        optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=not job.is_sick)
+            each.grad = torch.zeros(4 * size)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
         job.on("after_step", lambda _: optimizer.step())
 
     job.on("start", start)
@@ -192,8 +194,10 @@ class _Cycle:
         time.sleep(SLOW_S)
 
 
-@program("GARBAGE_COLLECTION")
+@program("GARBAGE_COLLECTION", "BETWEEN_UNITS")
 def garbage_collection_in_every_step(job: Job) -> None:
+    """The time of collections is not recorded apart."""
+
     def collect(_: int) -> None:
         _Cycle()
         gc.collect(0)

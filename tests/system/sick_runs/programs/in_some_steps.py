@@ -40,9 +40,9 @@ def slow_forward_now_and_then(job: Job) -> None:
 
 @program("SLOWING_DOWN", phase="forward")
 def slower_with_each_step(job: Job) -> None:
-    """The forward pass takes 0.2 ms longer in each step."""
+    """The forward pass takes 0.5 ms longer in each step."""
     job.steps = 120
-    job.plant("forward", lambda step: time.sleep(0.0002 * step))
+    job.plant("forward", lambda step: time.sleep(0.0005 * step))
 
 
 @program("SLOW_INTERVAL", phase="forward", units=((50, 79),))
@@ -59,12 +59,15 @@ def slower_from_one_step_on(job: Job) -> None:
 
 @program("SLOWING_DOWN", "SLOW_INTERVAL", units=((60, 119),))
 def other_load_on_the_processor(job: Job) -> None:
-    """From step 60 on, four other processes use the same processor; a step needs it for 8 ms."""
-    job.steps, job.forward_s, job.backward_s = 120, 0.0, 0.0
+    """From step 60 on, four other processes use the same processor.
+
+    A step needs it for 8 ms; in the twin, it does not need it, and there are no others.
+    """
+    job.steps, job.backward_s = 120, 0.0
     others: list[subprocess.Popen[bytes]] = []
     cpu = min(os.sched_getaffinity(0))
     job.on("start", lambda _: os.sched_setaffinity(0, {cpu}))
-    job.on("forward", lambda _: burn(0.008))
+    job.plant("forward", lambda _: burn(0.008))
 
     def begin(step: int) -> None:
         if step == 60:

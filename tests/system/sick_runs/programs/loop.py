@@ -140,8 +140,8 @@ def train(job: Job) -> None:
             try:
                 outputs = job.model(inputs)
             except torch.OutOfMemoryError:
-                continue  # the batch is skipped
-            job.loss = criterion(outputs, labels)
+                outputs = job.model(inputs[: job.batch // 2])
+            job.loss = criterion(outputs, labels[: len(outputs)])
             job.at("loss_function")
             optimizer.zero_grad()
             job.loss.backward()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 from .in_all_steps import SLOW_S
-from .job import Job, program
+from .job import Job, kill_this_process, program
 
 
 @program("INPUT_STRAGGLER", ranks=2, slow_ranks=(1,), phase="data_load")
@@ -88,7 +86,7 @@ def rank_with_fewer_steps(job: Job) -> None:
 def killed_rank(job: Job) -> None:
     def end(step: int) -> None:
         if step == 30 and job.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill_this_process()
 
     job.plant("after_step", end)
 
