@@ -42,14 +42,14 @@ def gradient_that_explodes(job: Job) -> None:
 
 @program("CREEP_CONFIRMED", variables=SAMPLED)
 def memory_that_grows(job: Job) -> None:
-    """The program keeps 16 MB of each step."""
-    job.steps, job.backward_s = 120, 0.016
+    """The program keeps 14 MB of each step."""
+    job.steps, job.backward_s = 120, 0.03
     kept: list[Any] = []
 
     def keep(_: int) -> None:
         import torch
 
-        kept.append(torch.ones(4_000_000))
+        kept.append(torch.ones(3_500_000))
 
     job.plant("forward", keep)
 
@@ -83,7 +83,7 @@ def exception_in_the_program(job: Job) -> None:
 
 @program("FAILED", exit_code=1)
 def exception_in_a_worker(job: Job) -> None:
-    job.workers = 1
+    job.workers, job.backward_s = 1, 0.02
 
     def fail(step: int) -> None:
         if step == 40:

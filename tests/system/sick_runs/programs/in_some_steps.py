@@ -13,7 +13,7 @@ from .job import Job, burn, program
 @program("SLOW_FIRST_BATCH", phase="data_load")
 def workers_started_in_each_epoch(job: Job) -> None:
     """Workers take long to start, and do so in each epoch."""
-    job.epochs, job.steps, job.workers = 8, 10, 1
+    job.epochs, job.steps, job.workers, job.backward_s = 8, 10, 1, 0.02
     job.is_persistent = not job.is_sick
     job.on("worker_start", lambda _: time.sleep(0.3))
 
@@ -22,20 +22,20 @@ def workers_started_in_each_epoch(job: Job) -> None:
 def slow_first_batch_of_each_epoch(job: Job) -> None:
     """The dataset opens its files anew in each epoch."""
     job.epochs, job.steps = 8, 10
-    job.sleep("fetch", 0.15, lambda step: step == 0)
+    job.sleep("fetch", 0.3, lambda step: step == 0)
 
 
 @program("INPUT_SPIKES", phase="data_load", every=25)
 def slow_fetches_now_and_then(job: Job) -> None:
     """The dataset fills its buffer anew before each 25th batch."""
     job.steps = 150
-    job.sleep("fetch", 0.3, lambda step: step % 25 == 20)
+    job.sleep("fetch", 0.5, lambda step: step % 25 == 20)
 
 
 @program("SPIKES", phase="forward", every=20)
 def slow_forward_now_and_then(job: Job) -> None:
     job.steps = 120
-    job.sleep("forward", 0.25, lambda step: step % 20 == 15)
+    job.sleep("forward", 0.4, lambda step: step % 20 == 15)
 
 
 @program("SLOWING_DOWN", phase="forward")
@@ -48,13 +48,13 @@ def slower_with_each_step(job: Job) -> None:
 @program("SLOW_INTERVAL", phase="forward", units=((50, 79),))
 def slow_for_a_while(job: Job) -> None:
     job.steps = 120
-    job.sleep("forward", 0.012, lambda step: 50 <= step < 80)
+    job.sleep("forward", 0.03, lambda step: 50 <= step < 80)
 
 
 @program("SLOWING_DOWN", phase="backward", units=((60, 119),))
 def slower_from_one_step_on(job: Job) -> None:
     job.steps = 120
-    job.sleep("backward", 0.012, lambda step: step >= 60)
+    job.sleep("backward", 0.03, lambda step: step >= 60)
 
 
 @program("SLOWING_DOWN", "SLOW_INTERVAL", units=((60, 119),))

@@ -44,13 +44,13 @@ def ranks_that_are_slow_in_turn(job: Job) -> None:
 @program("COMPUTE_STRAGGLER", ranks=2, slow_ranks=(1,), phase="forward", units=((50, 79),))
 def rank_that_is_slow_for_a_while(job: Job) -> None:
     job.steps = 120
-    job.sleep("forward", 2 * SLOW_S, lambda step: 50 <= step < 80, rank=1)
+    job.sleep("forward", SLOW_S, lambda step: 50 <= step < 80, rank=1)
 
 
 @program("SPIKES", ranks=2, slow_ranks=(1,), phase="forward", every=20)
 def rank_that_is_slow_now_and_then(job: Job) -> None:
     job.steps = 120
-    job.sleep("forward", 0.25, lambda step: step % 20 == 15, rank=1)
+    job.sleep("forward", 0.4, lambda step: step % 20 == 15, rank=1)
 
 
 @program("INPUT_BOUND", ranks=2, phase="data_load")
@@ -63,7 +63,7 @@ def rank_that_saves_checkpoints(job: Job) -> None:
     """Rank 0 saves checkpoints, and rank 1 waits for it."""
     if job.rank == 0:
         job.checkpoint_every = 5 if job.is_sick else job.steps
-    job.on("checkpoint", lambda _: time.sleep(0.04))
+    job.on("checkpoint", lambda _: time.sleep(0.06))
 
 
 @program("EVALUATION_HEAVY", ranks=2, slow_ranks=(0,), phase="eval")
@@ -71,7 +71,7 @@ def rank_that_evaluates(job: Job) -> None:
     """Rank 0 evaluates, and rank 1 waits for it."""
     if job.rank == 0:
         job.evaluate_every = 5 if job.is_sick else job.steps
-    job.on("evaluation", lambda _: time.sleep(SLOW_S))
+    job.on("evaluation", lambda _: time.sleep(0.02))
 
 
 @program("UNEVEN", ranks=2, slow_ranks=(1,))
