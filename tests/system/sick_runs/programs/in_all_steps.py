@@ -176,6 +176,7 @@ def frequent_checkpoints(job: Job) -> None:
 @program("OTHER_SCOPE", phase="rollout", is_notice=True)
 def scope_of_the_program(job: Job) -> None:
     """Most of the time is in a scope of the program, which may be right."""
+    job.steps = 150
 
     def roll_out(_: int) -> None:
         import cirron_otel as ci
