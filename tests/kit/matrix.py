@@ -108,6 +108,16 @@ GROUPS: dict[str, Group] = {
             *_PINS,
         ),
     ),
+    "sick-runs": Group(
+        "reports about real programs with planted causes (make sick SICK=--real)",
+        (
+            "cirron_otel/core/run/",
+            "cirron_otel/sdk/instrumentation/",
+            "cirron_otel/sdk/tracing/",
+            "tests/system/sick_runs/",
+            *_PINS,
+        ),
+    ),
     "chdb": Group("relations and reports by chDB", _ENGINES),
     "spark": Group("reports by a real Spark", _ENGINES),
 }

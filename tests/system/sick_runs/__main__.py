@@ -1,4 +1,7 @@
-"""Scores the findings about simulated runs: `python -m tests.system.sick_runs`."""
+"""Scores the findings about runs with planted causes: `python -m tests.system.sick_runs`.
+
+The runs are simulated, with exact times, or with `--real` those of real PyTorch programs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from .bar import scores as bar_scores
 from .bar import write_bar
@@ -29,7 +33,19 @@ def main(arguments: Sequence[str] | None = None, findings_of: FindingsOf | None 
     parser.add_argument("--all-failing", action="store_true", help="show every failing case")
     parser.add_argument("--write-bar", action="store_true",
                         help="only write the outcomes that the tests expect")  # fmt: skip
+    real = parser.add_argument_group("real programs")
+    real.add_argument("--real", action="store_true", help="run real programs and their twins")
+    real.add_argument("--name", default="", help="only programs whose name contains this text")
+    real.add_argument("--repeat", type=int, default=3, help="the runs of each program")
+    real.add_argument("--load", action="store_true", help="beside a busy process on each core")
+    real.add_argument("--jobs", type=int, default=1, help="programs that run at the same time")
+    real.add_argument("--keep", type=Path, help="keep the last recordings in this folder")
     options = parser.parse_args(arguments)
+    if options.real:
+        from .real import score_real
+
+        return score_real(options.name, options.repeat, is_loaded=options.load,
+                          jobs=options.jobs, keep=options.keep)  # fmt: skip
     if options.write_docs and (options.family or options.seeds != SEEDS):
         parser.error(f"--write-docs needs all families and {SEEDS} seeds")
     analyse = analysis() if findings_of is None else findings_of

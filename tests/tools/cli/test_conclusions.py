@@ -106,7 +106,7 @@ class TestOccurrences:
 
 
 class TestShortRuns:
-    """`spikes.seconds`, `slow_interval.seconds` and `tracing.seconds`."""
+    """`spikes.seconds`, `slow_interval.seconds`, `slowing_down.seconds` and `tracing.seconds`."""
 
     def spikes(self, rank: Rank) -> None:
         for step in range(150):
@@ -116,11 +116,15 @@ class TestShortRuns:
         for step in range(150):
             rank.step(step, STEP | ({"forward": 12.0} if 40 <= step < 90 else {}))
 
+    def slowing_down(self, rank: Rank) -> None:
+        for step in range(150):
+            rank.step(step, STEP | ({"forward": 12.0} if step >= 60 else {}))
+
     def tracing(self, rank: Rank) -> None:
         for step in range(150):
             rank.step(step, STEP | {"tracing": 3.0})
 
-    @pytest.mark.parametrize("kind", ["spikes", "slow_interval", "tracing"])
+    @pytest.mark.parametrize("kind", ["spikes", "slow_interval", "slowing_down", "tracing"])
     def test_costs_of_less_than_a_second_are_not_critical(
         self, tmp_path: Path, run: Run, kind: str
     ) -> None:

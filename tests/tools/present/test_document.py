@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cirron_otel.core.records.rows import IndexedSpan
+from cirron_otel.core.run.findings.finding import Finding
 from cirron_otel.tools.present.document import Document
 from cirron_otel.tools.present.ledger_rows import ledger_rows, percentages
 from cirron_otel.tools.present.open_scopes import OpenScope
@@ -77,6 +78,17 @@ def test_findings_are_sorted_by_severity_and_cost() -> None:
     found = document([JITTER, STRAGGLER, INPUT_BOUND, FAILED], "failed").to_json()["findings"]
     assert [each["kind"] for each in found] == [
         "FAILED", "INPUT_BOUND", "COMPUTE_STRAGGLER", "RANK_JITTER",
+    ]  # fmt: skip
+
+
+def test_wrong_values_and_growing_memory_come_ahead_of_costs() -> None:
+    spikes = Finding("SPIKES", "warning", 9 * S, 0.2, "A sentence.")
+    creep = Finding("CREEP_CONFIRMED", "warning", None, None, "A sentence.")
+    wrong = Finding("NON_FINITE", "critical", None, None, "A sentence.")
+    heavy = Finding("EVALUATION_HEAVY", "critical", 9 * S, 0.5, "A sentence.")
+    found = document([spikes, creep, heavy, wrong], "critical").to_json()["findings"]
+    assert [each["kind"] for each in found] == [
+        "NON_FINITE", "EVALUATION_HEAVY", "CREEP_CONFIRMED", "SPIKES",
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -20,6 +21,13 @@ from .last_marks import LastLossFold
 
 _MOST: Final = 100
 _EPOCH: Final = "epoch"
+_BY_SIGNAL: Final = "the process was ended by SIG"
+"""The words of a process that a signal ended, and that could record it."""
+_LOST_PEER: Final = re.compile(
+    "gloo/transport|ncclRemoteError|remote process exited|DistNetworkError"
+    "|Watchdog caught collective operation timeout"
+)
+"""The errors of a process that lost the connection to another one (torch.distributed)."""
 
 
 class _FailedScope(NamedTuple):
@@ -66,7 +74,8 @@ class Failures:
         """Return the failures in the order of their end; at most 100.
 
         Processes that a signal ended come after those with an exception, because the launcher of a
-        job ends all ranks if one fails.
+        job ends all ranks if one fails. If an exception is a lost connection to another process,
+        the processes that died without closing their session come ahead of it.
         """
         if not self._ended:
             return []
@@ -88,7 +97,7 @@ class Failures:
             # The session's exception has all frames; an inner scope's has only the inner ones.
             of_session, scope = records.get(each.session, {}), records.get(each.span_id or "", {})
             each.where = innermost_frame(of_session) or innermost_frame(scope)
-        return sorted(failures, key=lambda each: (each.state != "failed", each.time_ns or 0))
+        return in_order(failures)
 
     def _placed(
         self, numbers: Iterable[tuple[str | None, int | None]]
@@ -194,6 +203,24 @@ class Failures:
                     no, span.start_ns, span.id, parent, span.pid, span.rank, shown(span.index), None
                 )
                 yield span.start_ns, no, step
+
+
+def in_order(failures: Sequence[SessionFailure]) -> list[SessionFailure]:
+    """Return failures with those first that are causes of the others."""
+    has_lost_peer = any(_LOST_PEER.search(each.error) for each in failures)
+
+    def order(failure: SessionFailure) -> tuple[int, int]:
+        is_failed, time_ns = failure.state == "failed", failure.time_ns or 0
+        if not has_lost_peer:
+            return int(not is_failed), time_ns
+        if not is_failed:
+            # A process that SIGTERM ended recorded that: its launcher sends it to all ranks.
+            return (4 if _BY_SIGNAL in failure.error else 1), time_ns
+        if failure.scope == JOB:
+            return 3, time_ns
+        return (2 if _LOST_PEER.search(failure.error) else 0), time_ns
+
+    return sorted(failures, key=order)
 
 
 def _climb(failure: SessionFailure, tree: ScopeTree, id_: str | None) -> None:

@@ -13,7 +13,7 @@ from .assessment import Assessment
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
 from .failures import failure_findings
-from .finding import SEVERITIES, Finding, by_severity
+from .finding import Finding, by_severity
 from .memory import memory_findings
 from .readings import reading_findings
 from .records import record_findings
@@ -37,7 +37,6 @@ _RULES: Final[Sequence[Callable[[Assessment], Iterable[Finding]]]] = (
     uneven_findings, late_findings, steady_findings, jitter_findings,
 )  # fmt: skip
 """The rules that claim time, in the order of their claims."""
-_WRONG: Final = ("NON_FINITE", "DIVERGING", "REPLICAS_DIFFER")
 
 
 def findings_of(
@@ -60,18 +59,15 @@ def findings_of(
 
 
 def conclude(facts: Facts, limits: Limits | None = None) -> list[Finding]:
-    """Return the findings of a run from plain values, the most severe and expensive first.
+    """Return the findings of a run from plain values, in the order of `by_severity`.
 
-    Of equal severity, values that make the result of the run wrong come first. The costs of all
-    findings that are a warning or more are at most the total of the ledger.
+    The costs of all findings that are a warning or more are at most the total of the ledger.
     """
     findings = by_severity(list(_findings(facts, limits or Limits())))
     hosts = facts.hosts
     for each in findings:
         each.hosts = hosts_of(each.ranks, hosts)
-    return sorted(
-        findings, key=lambda each: (SEVERITIES.index(each.severity), each.kind not in _WRONG)
-    )
+    return findings
 
 
 def _findings(facts: Facts, limits: Limits) -> Iterator[Finding]:

@@ -11,6 +11,10 @@ from typing import Any, Final, Literal
 Severity = Literal["failure", "critical", "warning", "notice"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("failure", "critical", "warning", "notice")
 """The most severe first."""
+_FIRST: Final = (
+    "NON_FINITE", "DIVERGING", "REPLICAS_DIFFER", "EXPLODING_GRADIENT", "CREEP_CONFIRMED",
+)  # fmt: skip
+"""The kinds without a price that make the result of a run wrong, or end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,16 @@ class Finding:
 
 
 def by_severity(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings by severity, and the most expensive first within one."""
+    """Return the findings by severity, and the most expensive first within one.
+
+    Of equal severity, values and memory that make the result of the run wrong, or end it, come
+    first.
+    """
     return sorted(
-        findings, key=lambda each: (SEVERITIES.index(each.severity), -(each.cost_ns or 0))
+        findings,
+        key=lambda each: (
+            SEVERITIES.index(each.severity),
+            each.kind not in _FIRST,
+            -(each.cost_ns or 0),
+        ),
     )

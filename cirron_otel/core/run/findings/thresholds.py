@@ -37,7 +37,9 @@ _NOTICES: Final[Mapping[str, float]] = {
     "forward_heavy": 0.10, "other_scope": 0.10, "rank_jitter": 0.05,
 }  # fmt: skip
 """The shares of the time at which a kind is listed as a notice."""
-_OF_SHORT_RUNS: Final[Mapping[str, float]] = {"spikes": 1, "slow_interval": 1, "tracing": 1}
+_OF_SHORT_RUNS: Final[Mapping[str, float]] = {
+    "spikes": 1, "slow_interval": 1, "slowing_down": 1, "tracing": 1,
+}  # fmt: skip
 """The seconds, mean of a rank, below which a kind is not critical: in a run of seconds, a moment in
 which the machine has other work is a large part."""
 

@@ -14,6 +14,7 @@ from .finding import Finding
 
 _MOST_RANKS: Final = 5
 _MOST_INTERVALS: Final = 100
+_MANY: Final = 6
 _FAR: Final = 10
 _KIB: Final = 1024
 _MIB: Final = 1024**2
@@ -103,11 +104,26 @@ def units_text(steps: Sequence[tuple[int, int]], unit: str) -> str:
 
 
 def period_of(numbers: Sequence[int] | np.ndarray) -> int | None:
-    """Return the distance of numbers if all distances agree to 1, and there are three or more."""
-    distances = np.diff(np.unique(np.asarray(numbers, np.int64)))
+    """Return the distance of numbers if all distances agree to 1, and there are three or more.
+
+    Of six numbers or more, one may be at another place: in that unit, the machine had other work.
+    """
+    places = np.unique(np.asarray(numbers, np.int64))
+    period, odd = _period(places)
+    if period is not None or len(places) < _MANY or odd is None:
+        return period
+    return _period(np.delete(places, odd))[0] or _period(np.delete(places, odd + 1))[0]
+
+
+def _period(places: np.ndarray) -> tuple[int | None, int | None]:
+    """Return the distance of places, or else the number of the first other distance."""
+    distances = np.diff(places)
     if len(distances) < 2:
-        return None
+        return None, None
     middle = int(median_of(distances))
     # Two distances of a few units agree to 1 by chance.
     slack = 1 if len(distances) > 2 or middle >= _FAR else 0
-    return middle if middle > 1 and bool((abs(distances - middle) <= slack).all()) else None
+    odd = np.flatnonzero(abs(distances - middle) > slack)
+    if len(odd):
+        return None, int(odd[0])
+    return (middle if middle > 1 else None), None

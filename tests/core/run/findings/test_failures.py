@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cirron_otel.core.run.figures.failures import in_order
 from cirron_otel.core.run.findings.conclude import conclude, headline_of, status_of
 from cirron_otel.core.run.findings.facts import Facts, OutOfMemory
 from cirron_otel.core.run.stall import Stall
+from cirron_otel.semconv import JOB
 
 from .failed_runs import failure, session
 from .ledgers import START_NS, Times, job
@@ -43,6 +45,34 @@ def test_the_first_death_is_the_finding_and_others_are_victims() -> None:
     assert finding.advice[0].text == "look at train.py:7 in f"
     assert status_of(findings) == "failed"
     assert headline_of(findings, facts) == finding.sentence
+
+
+_CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]"
+_TIMEOUT = "DistBackendError: Watchdog caught collective operation timeout"
+_DIED = "incomplete: the process ended without closing this scope"
+_SIGTERM = "killed: the process was ended by SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("errors", "order"),
+    [
+        ({"job": "exit code 1", "peer": _CLOSED, "died": _DIED}, ["died", "peer", "job"]),
+        ({"peer": _TIMEOUT, "died": _DIED, "term": _SIGTERM}, ["died", "peer", "term"]),
+        ({"peer": _CLOSED, "term": _SIGTERM, "job": "exit code 1"}, ["peer", "job", "term"]),
+        ({"peer": _CLOSED, "bad": "ValueError: bad", "died": _DIED}, ["bad", "died", "peer"]),
+        ({"died": _DIED, "bad": "ValueError: bad"}, ["bad", "died"]),
+        ({"job": "exit code 1", "died": _DIED}, ["job", "died"]),
+    ],
+)
+def test_a_death_is_ahead_of_the_connections_that_it_closed(
+    errors: dict[str, str], order: list[str]
+) -> None:
+    failures = [
+        failure(id_, rank, _at(rank), error, "killed" if id_ in ("died", "term") else "failed",
+                scope=JOB if id_ == "job" else None)
+        for rank, (id_, error) in enumerate(errors.items())
+    ]  # fmt: skip
+    assert [each.session for each in in_order(failures)] == order
 
 
 def test_a_killed_process_was_at_or_after_its_last_unit() -> None:

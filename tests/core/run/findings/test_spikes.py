@@ -7,6 +7,7 @@ import pytest
 
 from cirron_otel.core.run.findings.conclude import conclude, headline_of
 from cirron_otel.core.run.findings.facts import Facts
+from cirron_otel.core.run.findings.words import period_of
 
 from .ledgers import Times, job, price_ns
 
@@ -119,3 +120,23 @@ def test_spikes_of_entries_of_several_units() -> None:
     ledger = job(1, 100, plant=plant)
     ledger.lanes[0].size, ledger.lanes[0].number = 10, np.arange(0, 1000, 10)
     assert conclude(Facts(ledger))[0].steps == [(100, 109)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "period"),
+    [
+        ([15, 35, 55, 75, 95], 20),
+        ([15, 35, 56, 75, 95], 20),
+        ([9, 15, 35, 55, 75, 95], 20),
+        ([15, 35, 41, 55, 75, 95], 20),
+        ([15, 35, 55, 75, 95, 99], 20),
+        ([9, 15, 35, 55, 75], None),
+        ([9, 15, 35, 41, 55, 75, 95], None),
+        ([3, 4, 5, 6, 7, 20], None),
+        ([15, 35], None),
+    ],
+)
+def test_period_of_numbers_of_which_one_may_be_at_another_place(
+    numbers: list[int], period: int | None
+) -> None:
+    assert period_of(numbers) == period
