@@ -217,7 +217,10 @@ def _ends(profiler: Profiler, name: str | None) -> bool:
     """
     try:
         run = profiler.run
-        if name is None or run is None or name in (run.name, profiler.config.run_name):
+        if name is None or run is None:
+            return False
+        name = resolve({"run_name": name}).config.run_name  # None if it is not a valid name
+        if name is None or name in (run.name, profiler.config.run_name):
             return False
         current: Any = CONTEXT.get().get(SCOPE_KEY)
         if profiler.is_automatic or run.is_inherited or RUN_ID_VARIABLE in os.environ:
