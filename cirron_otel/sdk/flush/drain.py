@@ -65,6 +65,12 @@ class FlushChanges:
     marks_lost: int = 0
     snapshots_lost: int = 0
     overhead_ns: int = 0
+    inside: dict[Any, int] = field(default_factory=dict)
+    """The SDK's own time inside scopes that are not recorded yet, apart from their own hooks."""
+    windows: int = 0
+    """The number of flushes whose lost time is in the records."""
+    rare: int = 0
+    """The number of entries of `rare_work` that are in the records."""
     places: StepPlaces = field(default_factory=StepPlaces)
     figures: StepFigures = field(default_factory=StepFigures)
 

@@ -7,6 +7,7 @@ It writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -21,10 +22,12 @@ from ..tracing.enclosing import EnclosingSpan
 from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
 from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
+from ..tracing.rare_work import rare_work
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.step_places import StepPlaces, has_loop, is_step
 from ..tracing.traces import Trace
 from .assembly import BatchAssembly, Naming, random_name
+from .background import Background, distribute
 from .batch_otel import BatchOtel
 from .drain import BufferDrain, Drained, FlushChanges
 from .export_budget import ExportBudget
@@ -38,6 +41,7 @@ from .step_figures import StepFigures
 INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
 """The canonical order of snapshots."""
+_MOST_RARE = 4_096
 MOST_ATTEMPTS = 2
 """Maximum number of attempts to build batches from the same records.
 
@@ -112,6 +116,10 @@ class FlushBuilder:
         self.overhead_ns = 0
         """The SDK's own time inside ended scopes, in ns: the sum for the session and its direct
         children, whose values include all scopes inside them."""
+        self.background = Background()
+        """The time that the training thread loses to flushes."""
+        self._inside: dict[Any, int] = {}
+        """The SDK's own time inside open scopes, apart from their own hooks."""
         self.left = RecordCounts()
         """Records that were lost because the process ended."""
 
@@ -152,6 +160,7 @@ class FlushBuilder:
     def _assemble(self, drained: Drained, change: FlushChanges) -> FlushResult:
         """Build batches from the drained records. It may be called again with the same records."""
         sort_scopes(drained.ended)
+        self._add_costs(drained.ended, change)
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
@@ -185,12 +194,24 @@ class FlushBuilder:
         partial = () if self._thinner is None else self._thinner.partial
         change.figures.add(drained.ended, drained.marks, partial)
 
+    def _add_costs(self, ended: list[Scope], change: FlushChanges) -> None:
+        """Add the time lost to flushes, and that of rare work, to that inside scopes."""
+        background, inside = self.background, change.inside
+        for scope, ns in tuple(islice(rare_work, _MOST_RARE)):
+            while type(scope) is EnclosingSpan:
+                scope = scope._above  # noqa: PLW2901
+            inside[scope] = inside.get(scope, 0) + ns
+            change.rare += 1
+        if ended:
+            background.thread = ended[-1]._thread
+            change.windows = distribute(tuple(background.windows), ended, inside)
+
     def _unchanged(self) -> FlushChanges:
         return FlushChanges(
             {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
             self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
             self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
-            self._places.copy(), self._figures.copy(),
+            self._inside.copy(), places=self._places.copy(), figures=self._figures.copy(),
         )  # fmt: skip
 
     def _note(self, result: FlushResult) -> None:
@@ -220,6 +241,12 @@ class FlushBuilder:
         while segments and segments[0] in change.segments:
             del segments[0]
         self._scopes, self.overhead_ns = change.scopes, change.overhead_ns
+        self._inside = {s: ns for s, ns in change.inside.items() if s._id and not s._end}
+        for _ in range(change.windows):
+            self.background.windows.popleft()
+        for _ in range(change.rare):
+            rare_work.popleft()
+        change.windows = change.rare = 0
         self.spans, self.marks, self.snapshots = change.spans, change.marks, change.snapshots
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
         self.snapshots_lost = change.snapshots_lost

@@ -320,7 +320,9 @@ class Pipeline:
             self.before_each()
         except Exception as error:
             record_error("flush thread", error)
+        self.collector.background.begin()
         self._seal_all(is_last=is_last)
+        self.collector.background.end()
         took = time.monotonic() - begun
         self.flushes += 1
         self.flush_seconds += took

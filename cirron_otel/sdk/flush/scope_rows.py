@@ -17,6 +17,8 @@ from ... import semconv as sc
 from ...ids import INT64_LIMIT
 from ..session.errors import record_error
 from ..tracing.clock import ANCHOR
+from ..tracing.enclosing import EnclosingSpan
+from ..tracing.hook_costs import CLOCKED_PERCENT, unclocked_ns
 from ..tracing.loops import STEP
 from ..tracing.mark import SUMMARY
 from ..tracing.phase import STEPS, Phase
@@ -46,7 +48,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     the rank, and the number of scopes per overhead mark (0: no overhead marks).
     """
     pid, rank, every = common
-    known, places, figures = change.mark_ids, change.places, change.figures
+    known, places, inside, figures = change.mark_ids, change.places, change.inside, change.figures
     trace: Trace | None = None
     low, otel = "", UNSET  # type: Any, Any
     rows: list[SpanRow] = []
@@ -55,6 +57,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     parent_id: str | None = None
     parent_ids: dict[Any, str | None] = {}
     number, overhead_ns = change.scopes, change.overhead_ns
+    hook_ns, scope_ns = unclocked_ns()
     last_end, is_tied = 0, False
     # Format all ids at once: one at a time takes three times as long. The ids of overhead marks are
     # the same digits in reverse order (`overhead_id` of the translator).
@@ -71,11 +74,15 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             number += 1
             mark_id = None
             overhead = scope._overhead
+            if overhead:
+                overhead = overhead * CLOCKED_PERCENT // 100
+            if inside:
+                overhead += inside.pop(scope, 0)
+            kind = type(scope)
+            own = hook_ns if kind is Phase else scope_ns if kind is Scope else 0
             # A phase recorded by an instrumentation usually has no SDK overhead, and then gets no
             # overhead mark.
-            if (every == 1 or (every and number % every == 0)) and (
-                overhead or type(scope) is not Phase
-            ):
+            if (every == 1 or (every and number % every == 0)) and (overhead or kind is not Phase):
                 mark_id = backward + low
                 if mark_ids is None:
                     mark_ids = [mark_id]
@@ -115,10 +122,14 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             last_end = end
             if mark_id is not None:
                 put_mark(MarkRow(mark_id, span_id, _OVERHEAD, "int", overhead, NONE, end, SUMMARY))
-            if parent._depth:
-                parent._overhead += overhead
-            else:
+            if not parent._depth:
                 overhead_ns += overhead
+            else:
+                own += overhead
+            if own:
+                while type(parent) is EnclosingSpan:
+                    parent = parent._above
+                inside[parent] = inside.get(parent, 0) + own
         except Exception as error:
             record_error("record", error)
             change.spans_lost += 1

@@ -16,12 +16,15 @@ from ..snapshots.recorder import watch
 from ..tracing.inference import inference
 from ..tracing.loops import batches, epochs
 from ..tracing.mark import mark
+from ..tracing.phase import Phase
 from ..tracing.scope import Scope
-from .errors import record_error
+from ..tracing.state import CONTEXT, SCOPE_KEY
+from .errors import errors, record_error, report_problem
 from .handle import Profiler, active
 from .health import disabled_health
 from .joining import inject
 from .opening import open_profiler
+from .run_identity import RUN_ID_VARIABLE
 from .starting import Joining
 
 _GIVEN_TO_CIRRON = (
@@ -104,7 +107,7 @@ class Cirron:
             "run_name": name, **options,
         }  # fmt: skip
         with active.lock:
-            if active.profiler is not None:
+            if active.profiler is not None and not _ends(active.profiler, name):
                 return active.profiler
             problem: Exception | None = None
             try:
@@ -190,6 +193,8 @@ def profile(
 ) -> Profiler:
     """Open the session of this process and start recording; a second call returns the same object.
 
+    A second call with another `name` ends the session, and opens one of another run.
+
     The parameters are cirron-sdk's; the other options of docs/configuration.md are keywords.
     `snapshots=None` turns snapshots off; if it is not given, the default applies. `path` is the
     path of a cirron.yaml. `parent=` or `link=` (a Span, SpanContext, Context, or carrier) joins
@@ -203,6 +208,36 @@ def profile(
         parent=parent, link=link, provider=provider, name=name, hyperparameters=hyperparameters,
         **options,
     )  # fmt: skip
+
+
+def _ends(profiler: Profiler, name: str | None) -> bool:
+    """End an open session if `name` is that of another run; return whether it was ended.
+
+    A session stays open inside a scope of the program, and if its run began outside of the process.
+    """
+    try:
+        run = profiler.run
+        if name is None or run is None:
+            return False
+        name = resolve({"run_name": name}).config.run_name  # None if it is not a valid name
+        if name is None or name in (run.name, profiler.config.run_name):
+            return False
+        current: Any = CONTEXT.get().get(SCOPE_KEY)
+        if profiler.is_automatic or run.is_inherited or RUN_ID_VARIABLE in os.environ:
+            reason = "that run did not begin with a call of profile() in this process"
+        elif profiler.config.run_id is not None:
+            reason = "its id is set"
+        elif current is not None and current._depth and not isinstance(current, Phase):
+            reason = f"the scope {current._name!r} is open"
+        else:
+            profiler.shutdown()
+            return True
+        problem = f"profile(name={name!r}): run {run.name!r} goes on, because {reason}"
+        if errors.last.get("profile") != problem:
+            report_problem("profile", problem)
+    except Exception as error:
+        record_error("profile", error)
+    return False
 
 
 def _hyperparameters(

@@ -18,8 +18,10 @@ from typing import Any
 from opentelemetry.trace import StatusCode
 
 from .buffers import MarkEntry
+from .hook_costs import unclocked_ns
 from .loops import STEP
-from .phase import unfold
+from .phase import Phase, unfold
+from .rare_work import rare_work
 from .scope import NO_SESSION, Scope
 from .slow_steps import SlowSteps
 
@@ -142,7 +144,9 @@ class DetailSampler:
         if stays:
             self._inside(step).scopes += unfold(step)
         else:
-            self.thinned += sum(not phase._id for phase in step._folded)
+            count = sum(not phase._id for phase in step._folded)
+            self.thinned += count
+            rare_work.append((step, count * unclocked_ns()[0]))
             step._folded = None
 
     def _release(
@@ -181,6 +185,8 @@ class DetailSampler:
             else:
                 scope._id = 0
                 scope._above._overhead += scope._overhead
+                hook_ns, scope_ns = unclocked_ns()
+                rare_work.append((step, hook_ns if type(scope) is Phase else scope_ns))
                 self.thinned += 1
         marks += [entry if entry[0] in stay else (step, *entry[1:]) for entry in inside.entries]
 

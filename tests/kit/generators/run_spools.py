@@ -131,6 +131,8 @@ def _ours(process: _Process, *, is_killed: bool = False, first_step: int = 0) ->
                         process.mark(evaluation, "eval_loss", chance.random())
                 if chance.random() < 0.3:
                     process.phase("save_checkpoint", of_epoch, 500, 9000)
+                _overhead(process, of_epoch)
+        _overhead(process, session)
     last = process.spans[-1]
     if is_killed:
         process.spans = process.spans[: chance.randint(1, len(process.spans) - 1)]
@@ -169,7 +171,15 @@ def _step(
             process.marks[-1] |= {"value": None, "value_nonfinite": "nan"}
         if chance.random() < 0.2:
             _sample(process, step)
+        _overhead(process, step)
     process.spend(0, 80)
+
+
+def _overhead(process: _Process, scope: int) -> None:
+    """The time of tracing in some of the scopes, which are inside each other."""
+    own = random.Random(scope)  # the seeds of other records stay the same
+    if own.random() < 0.4:
+        process.mark(scope, "cirron.overhead_ns", own.randrange(9000), kind="summary")
 
 
 def _sample(process: _Process, scope: int) -> None:

@@ -11,7 +11,7 @@ import importlib
 
 MODULES = {
     "json": "json_cost", "sdk": "sdk", "launcher": "launcher_cost", "trainers": "trainer_cost",
-    "sampling": "sampling_cost",
+    "sampling": "sampling_cost", "tracing": "tracing_cost",
     "snapshots": "snapshots", "digests": "digest_cost", "stormlog": "stormlog_cost",
     "report": "report_cost", "figures": "figures_cost", "diagnose": "diagnose_cost",
     "traceml": "traceml_cost", "dgrr": "dgrr_cost",
@@ -20,10 +20,9 @@ MODULES = {
 }  # fmt: skip
 """By the section: its module, which has `section` and the sizes `TINY`."""
 SECTIONS = (
-    "conversion", "json", "shapes", "sdk", "launcher", "torch", "trainers", "sampling", "snapshots",
-    "digests", "stormlog", "report", "figures", "diagnose", "traceml", "dgrr", "columns", "engines",
-    "sklearn",
-    "storage", "targets", "collector",
+    "conversion", "json", "shapes", "sdk", "launcher", "torch", "trainers", "tracing", "sampling",
+    "snapshots", "digests", "stormlog", "report", "figures", "diagnose", "traceml", "dgrr",
+    "columns", "engines", "sklearn", "storage", "targets", "collector",
 )  # fmt: skip
 """In the order in which they run."""
 

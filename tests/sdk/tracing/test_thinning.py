@@ -15,6 +15,7 @@ from cirron_otel.sdk.session.joining import inject
 from cirron_otel.sdk.tracing import detail_sampling
 from cirron_otel.sdk.tracing.detail_sampling import DetailSampler, note_references
 from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
+from cirron_otel.sdk.tracing.hook_costs import CLOCKED_PERCENT, unclocked_ns
 from cirron_otel.sdk.tracing.loops import batches, epochs
 from cirron_otel.sdk.tracing.mark import mark
 from cirron_otel.sdk.tracing.scope import Scope
@@ -261,7 +262,8 @@ def test_overhead_of_omitted_scopes_is_added_to_their_step(session_with: Open) -
         step._overhead, outer._overhead, inner._overhead = 1, 10, 100
     spans, marks = here.rows()
     said = {m.span_id: m.value for m in marks if m.name == "cirron.overhead_ns"}
-    assert [said[span.id] for span in spans if span.name == "step"] == [111, 111]
+    expected = pytest.approx(111 * CLOCKED_PERCENT / 100 + 2 * unclocked_ns()[1], abs=2)
+    assert [said[span.id] for span in spans if span.name == "step"] == [expected, expected]
 
 
 def test_too_much_held_back_lets_the_oldest_step_through(session_with: Open) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import ibis
 
-from ....semconv import OVERHEAD_NS
+from ....semconv import OVERHEAD_NS, SESSION
 from ...analysis.run_batch import either
 from ...engines.engine import PLACES, SqlEngine, Table
 from ...engines.expressions import as_number, duration, has_name, named, non_negative
@@ -59,18 +59,25 @@ def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
         else:
             of_name.device_peak = either(max, of_name.device_peak, device)
             of_name.memory_peak = either(max, of_name.memory_peak, memory)
-    for rank, overhead_ns in engine.rows(_overhead(engine.span, mark)):
+    for rank, overhead_ns in engine.rows(_overhead(engine, span, mark)):
         sums.ranks.setdefault(rank, RankSums()).overhead_ns = overhead_ns
     return sums
 
 
-def _overhead(span: Table, mark: Table) -> Table:
+def _overhead(engine: SqlEngine, unique: Table, mark: Table) -> Table:
     """Return the time of tracing by the rank of the first span of the marks' batch.
 
-    `span` also has the spans that an earlier batch has: they may be all of a batch.
+    A mark counts unless its scope is inside another scope with such a mark that is not a session
+    (`load.overheads`). `unique` has each span once; a batch may have only repeated spans.
     """
+    span = engine.span
     is_due = has_name(mark.name, OVERHEAD_NS) & mark.integer.between(1, MOST_OVERHEAD_NS)
-    marks = mark.filter(is_due)
+    marks = engine.store(mark.filter(is_due).select("no", "span", "integer"))
+    sessions = unique.filter(has_name(unique.name, SESSION)).select("id")
+    marked = marks.filter(marks.span.notnull()).select("span").distinct()
+    marked = marked.anti_join(sessions, marked.span == sessions.id)
+    inside = unique.semi_join(marked, unique.parent == marked.span).select("id")
+    marks = marks.anti_join(inside, marks.span == inside.id)
     sums = marks.group_by(batch=marks.no // PLACES).agg(ns=_total(marks.integer))
     firsts = span.group_by(batch=span.no // PLACES).agg(first=span.no.min())
     firsts = firsts.inner_join(sums, "batch").inner_join(span, firsts.first == span.no)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ..accounts import OVERRIDING
+from ..accounts import OVERRIDING, PHASES
 from .durations import to_ns
 from .ledger import Lane
 from .ledger_waiting import move_waiting
@@ -19,6 +19,8 @@ NOT_OF_PERIOD: Final = frozenset({"evaluation", "checkpoint", "logging", "other_
 """The accounts that do not count in the period of a unit."""
 _NOT_WARM_UP: Final = NOT_OF_PERIOD.union(OVERRIDING, ("input", "lost", "stalled", "warm_up"))
 """The accounts of which nothing is warm-up."""
+_TRACED: Final = tuple(dict.fromkeys((*PHASES.values(), "other_scopes")))
+"""The accounts of phases and own scopes, which hooks surround."""
 _STALLED: Final = 10
 """A last unit that takes longer than so many medians has stalled."""
 _WARM: Final = 1.25
@@ -99,14 +101,18 @@ def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[
 
 
 def _tracing(lane: Lane) -> None:
-    """Move the time of tracing, of which only the sum is known, from the rest of all units."""
-    if lane.overhead_ns <= 0:
-        return
-    rests = [lane.accounts[name] for name in (UNATTRIBUTED, BETWEEN) if name in lane.accounts]
-    for times in rests:
-        total = int(times.sum())
+    """Move the time of tracing, of which only the sum is known.
+
+    It is taken from the rest of all units, then from the time between them, and then from phases,
+    in which flushes stop the training thread and hooks slow it down.
+    """
+    for names in ((UNATTRIBUTED,), (BETWEEN,), _TRACED):
+        sources = [lane.accounts[name] for name in names if name in lane.accounts]
+        total = sum(int(times.sum()) for times in sources)
         moved = min(lane.overhead_ns, total)
-        if moved > 0:
+        if moved <= 0:
+            continue
+        for times in sources:
             # In floating point, whole parts are less than 1 ns off, and never more than is there.
             parts = np.minimum(to_ns(times * (moved / total)), times)
             np.subtract(times, parts, out=times)

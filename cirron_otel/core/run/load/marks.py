@@ -99,17 +99,19 @@ class Marks:
         self._plain: dict[str | None, bool] = {}
         """Whether the marks with a name have a series, if that is so for all of them."""
 
-    def add(self, marks: Iterable[IndexedMark]) -> int:
-        """Add the marks of a batch; return the time of tracing that they record, ns."""
+    def add(self, marks: Iterable[IndexedMark]) -> dict[str | None, int]:
+        """Add the marks of a batch; return the times of tracing that they record, ns, by scope."""
         waiting, number, count = self._waiting, self._number, self._count
-        overhead = 0
+        overhead: dict[str | None, int] = {}
         ids: list[str | None] = []
         for mark in marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
             if mark.name == OVERHEAD_NS and mark.value is not None:
-                overhead += overhead_of(mark)
+                ns = overhead_of(mark)
+                if ns:
+                    overhead[mark.span_id] = overhead.get(mark.span_id, 0) + ns
                 continue  # on every scope, and figures need only the sum
             forget_digest(mark)
             detach(mark)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ....semconv import OOM, OVERHEAD_NS
+from ....semconv import OOM, OVERHEAD_NS, SESSION
 from ...analysis.breakdown import STEP
 from ...analysis.run_batch import details_of_rows
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach
@@ -68,11 +68,26 @@ class Records(Scopes):
         names, types, values = (self.mark_column(n)[rows] for n in ("name", "type", "value"))
         is_due = (names == self.texts.token(OVERHEAD_NS)) & (types == INTEGER)
         is_due &= (values > 0) & (values <= MOST_OVERHEAD_NS)
+        is_due &= ~self._is_included(self.mark_scope[rows[is_due]])[self.mark_scope[rows]]
         batches = np.searchsorted(np.array(self._firsts), rows[is_due], side="right") - 1
         for batch in np.unique(batches).tolist():
             ns = int(values[is_due][batches == batch].sum())
             for rank in self._ranks[batch]:
                 self.sums.add_overhead(rank, ns)
+
+    def _is_included(self, marked: np.ndarray) -> np.ndarray:
+        """Return by id whether the time of tracing is included in that of the scope around.
+
+        `marked` are the ids of the scopes with such times (see `overheads`).
+        """
+        is_marked = np.zeros(len(self._ids) + 1, bool)
+        is_marked[marked] = True
+        is_session = self.column("name")[self.rows] == self.texts.token(SESSION)
+        is_marked[self.id[self.rows[is_session]]] = is_marked[-1] = False
+        is_included = np.zeros(len(self._ids) + 1, bool)
+        is_included[self.id[self.rows[is_marked[self.parent[self.rows]]]]] = True
+        is_included[-1] = False
+        return is_included
 
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         first = spans.count

@@ -31,6 +31,7 @@ from .errors import NotReducibleError
 from .hashes import IdHashes, contains, hashes_of
 from .lanes import LaneSums
 from .marks import Marks
+from .overheads import Overheads
 from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
@@ -53,6 +54,7 @@ class Reducer:
         self.built = UnitBuilder(texts)
         self.marks = Marks(texts)
         self.sums = LaneSums()
+        self._overheads = Overheads()
         self.spans = 0
         self._waiting: dict[str | None, list[Numbered]] = {}
         self._steps: dict[_Process, list[Numbered]] = {}
@@ -95,9 +97,9 @@ class Reducer:
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NotReducibleError."""
-        overhead_ns = self.marks.add(marks)
-        if spans:
-            self.sums.add_overhead(spans[0].rank, overhead_ns)
+        overhead = self.marks.add(marks)
+        if overhead and spans:
+            self._overheads.add(spans, overhead)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
@@ -146,6 +148,7 @@ class Reducer:
                 detach(span)
         self.built.units.seal()
         self.built.parts.seal()
+        self._overheads.finish(self.sums)
         ids = self._ids.ordered()
         is_recorded = partial(contains, ids)
         self._check_left(ids)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
 from ..patches import Patches
 from .compiled import find_trained_parameter
@@ -56,12 +57,13 @@ class Autograd:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
+            begun = now()
             try:
                 tracker = trackers.t
                 inside = tracker.inside
                 if tracker.is_plain and inside == tracker.base:
                     tracker.backwards += 1
-                    phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
+                    phase = tracker.backward = tracker.enter_plain(kind, "backward", None, begun)
                     if tracker.torch_state.seeks_parameter and args:
                         _seek(tracker, args[0])
                 elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
@@ -69,7 +71,7 @@ class Autograd:
                 else:
                     if tracker.torch_state.seeks_parameter and args:
                         _seek(tracker, args[0])
-                    phase = _enter(tracker, kind)
+                    phase = _enter(tracker, kind, begun)
                 if losses is not None:
                     losses.mark(tracker, args[0] if args else kwargs.get("tensors"), phase)
                 if phase is None:
@@ -80,13 +82,14 @@ class Autograd:
                     tracker.backward = None
                     tracker.exit(phase, kind, error)
                     raise
+                end = now()
                 tracker.backward = None
                 if accumulates and tracker.iteration is not None:
                     if tracker.is_plain:
                         tracker.iteration.was_backward = True
                     if tracker.watches_gradients:
                         tracker.watch_gradients()
-                tracker.exit_plain(phase, kind)
+                tracker.exit_plain(phase, kind, end)
                 return result
             except BaseException as error:
                 strip(error)
@@ -95,7 +98,7 @@ class Autograd:
         return backward
 
 
-def _enter(tracker: Tracker, kind: int) -> Any:
+def _enter(tracker: Tracker, kind: int, begun: int) -> Any:
     try:
         if kind == BACKWARD and tracker.iteration is None:
             tracker.loaderless.gradients.backward_begins()
@@ -108,7 +111,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
         tracker.failed(error)
     tracker.backwards += 1
     tracker.training_begins(kind)
-    phase = tracker.backward = tracker.enter(kind, None)
+    phase = tracker.backward = tracker.enter(kind, None, None, begun)
     return phase
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
@@ -61,15 +62,16 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
                 except BaseException as error:
                     has_step = False
                     tracker.failed(error)
-                load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
+                load = tracker.enter_plain(LOAD, "data_load", None, now()) if has_step else None
                 if load is not None:
                     try:
                         batch = original(self)
                     except BaseException as error:
                         fail(tracker, source_of(tracker, self), load, error)
                         raise
+                    end = now()
                     tracker.was_forward = False
-                    tracker.exit_plain(load, LOAD)
+                    tracker.exit_plain(load, LOAD, end)
                     return batch
             if tracker.has_failed:
                 start_over(tracker)

@@ -147,7 +147,7 @@ class Modules:
         defined = vars(owner).get(name)
         self._patches.replace(owner, name, self._method(owner, name, defined))
 
-    def _method(
+    def _method(  # noqa: PLR0915 - the body of a hook
         self, owner: type, name: str, defined: Callable[..., Any] | None, *, is_copied: bool = False
     ) -> Any:
         trackers, gate, enter = self._trackers, self._gate, self.enter
@@ -160,6 +160,7 @@ class Modules:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return call(self, *args, **kwargs)
+            begun = now()
             try:
                 tracker = trackers.t
                 inside = tracker.inside
@@ -171,11 +172,11 @@ class Modules:
                     and (tracker.was_forward or not known.is_loss)
                 ):
                     kind = known.kind
-                    phase = tracker.enter_plain(kind, known.name, known.attrs)
+                    phase = tracker.enter_plain(kind, known.name, known.attrs, begun)
                 elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
                     return call(self, *args, **kwargs)
                 else:
-                    entered = enter(tracker, self, (args, kwargs))
+                    entered = enter(tracker, self, (args, kwargs), begun)
                     if entered is None:
                         return call(self, *args, **kwargs)
                     phase, kind = entered
@@ -198,6 +199,7 @@ class Modules:
                     gate.is_open = True
                     tracker.exit(phase, kind, error)
                     raise
+                end = now()
                 gate.is_open = True
                 if kind == FORWARD:
                     tracker.was_forward = True
@@ -205,7 +207,7 @@ class Modules:
                         tracker.iteration.called = True
                     else:
                         tracker.loaderless.returned(result)
-                tracker.exit_plain(phase, kind)
+                tracker.exit_plain(phase, kind, end)
                 return result
             except BaseException as error:
                 strip(error)
@@ -215,7 +217,9 @@ class Modules:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def enter(self, tracker: Tracker, module: Any, arguments: Any) -> tuple[Any, int] | None:
+    def enter(
+        self, tracker: Tracker, module: Any, arguments: Any, begun: int = 0
+    ) -> tuple[Any, int] | None:
         """Open the scope of a module's outermost call; None if the call is part of another call.
 
         The returned phase is None if a manual scope of the same name is open, if the module is part
@@ -252,7 +256,7 @@ class Modules:
                 tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
                     self._outside_of_steps(tracker.loaderless, known, module)
-            return tracker.enter(kind, known.attrs), kind
+            return tracker.enter(kind, known.attrs, None, begun), kind
         except Exception as error:
             record_error("torch", error)
             return None

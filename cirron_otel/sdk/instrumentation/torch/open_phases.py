@@ -100,17 +100,19 @@ class OpenPhases(OpenStep):
 
     # --- phases ---------------------------------------------------------------------------------
 
-    def enter_plain(self, kind: int, name: str, attrs: dict[str, Any] | None) -> Phase | None:
+    def enter_plain(
+        self, kind: int, name: str, attrs: dict[str, Any] | None, begun: int
+    ) -> Phase | None:
         """Open a phase while `is_plain` is true, so that nothing needs to be decided.
 
-        The body of `enter` is inlined, because this is the most frequent path, and other code has
-        filled the CPU caches each time it runs.
+        The hook was called at `begun`: the time from then on is the SDK's own. The body of `enter`
+        is inlined, because this is the most frequent path, and other code has filled the CPU caches
+        each time it runs.
         """
         try:
-            begun = now()
             context = _get()
             if context is not self.context:
-                return self.enter(kind, attrs)
+                return self.enter(kind, attrs, None, begun)
             phase = _new(Phase)
             phase._name = name
             phase._attrs = attrs
@@ -122,7 +124,7 @@ class OpenPhases(OpenStep):
             phase._before = before = self.base
             if self.folds:
                 phase._id = 0
-                self.inside, self.open, phase._start = before | kind, phase, begun
+                self.inside, self.open, phase._start = before | kind, phase, now()
                 return phase
             buffers = self.buffers
             for phase._id in buffers.ids:
@@ -135,8 +137,9 @@ class OpenPhases(OpenStep):
                 phase._notify_start(context)
             self.inside = before | kind
             self.open = phase
-            phase._start = start = now()
+            phase._start = begun
             buffers.put(phase)
+            phase._start = start = now()
             parent._overhead += start - begun
             if self.clock is not None and kind & TIMED:
                 self.clock.begin(phase)
@@ -145,8 +148,8 @@ class OpenPhases(OpenStep):
             self.failed(error)
             return None
 
-    def exit_plain(self, phase: Phase, kind: int) -> None:
-        """Close a phase that raised nothing."""
+    def exit_plain(self, phase: Phase, kind: int, end: int) -> None:
+        """Close a phase that ended at `end`, and raised nothing."""
         try:
             iteration = self.iteration
             parent = self.above
@@ -157,9 +160,9 @@ class OpenPhases(OpenStep):
                 or phase._stamps is not None
                 or state.special
             ):
-                self.exit(phase, kind)
+                self.exit(phase, kind, None, end)
                 return
-            phase._until = end = now()
+            phase._until = end
             token = phase._token
             if token is not None:
                 phase._token = None
@@ -181,20 +184,21 @@ class OpenPhases(OpenStep):
             self.failed(error)
 
     def enter(
-        self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any = None
+        self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any = None, begun: int = 0
     ) -> Phase | None:
         """Open a phase below `parent_scope`; None means that the parent is determined here.
 
-        Returns None if the phase is not recorded.
+        The hook was called at `begun`; 0: now. Returns None if the phase is not recorded.
         """
         try:
-            return self._enter(kind, attrs, parent_scope)
+            return self._enter(kind, attrs, parent_scope, begun or now())
         except BaseException as error:
             self.failed(error)
             return None
 
-    def _enter(self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any) -> Phase | None:
-        begun = now()
+    def _enter(
+        self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any, begun: int
+    ) -> Phase | None:
         context = _get()
         if not state.recording or self.torch_state.is_over:
             return None
@@ -233,6 +237,9 @@ class OpenPhases(OpenStep):
         phase = _new(Phase)
         begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed or is_over)
         enter(phase, context)
+        if phase._id and not state.special:
+            phase._start, opened = now(), phase._start
+            phase._above._overhead += phase._start - opened
         phase._before = self.inside
         self.inside |= kind
         self.open = phase

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import state
@@ -64,7 +65,7 @@ class Optimizers:
             if tracker.called == id(optimizer):
                 tracker.called = 0  # it has begun at the call
             else:
-                begin(tracker, optimizer, args, kwargs, is_call=False)
+                begin(tracker, optimizer, args, kwargs, now(), is_call=False)
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if is_compiling():
@@ -72,7 +73,7 @@ class Optimizers:
             tracker = trackers.t
             stepping = tracker.stepping
             if stepping is not None and not stepping.calls:
-                end_step(tracker, stepping, optimizer)
+                end_step(tracker, stepping, optimizer, now())
 
         self._handles = [
             register_optimizer_step_pre_hook(before),
@@ -123,20 +124,22 @@ class Optimizers:
         def step(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not installed.is_on or not args:
                 return original(*args, **kwargs)
+            begun = now()
             tracker = trackers.t
             try:
                 if tracker.compiled is not None:
                     return original(*args, **kwargs)  # part of a compiled function's scope
-                begin(tracker, args[0], args, kwargs, is_call=True)
+                begin(tracker, args[0], args, kwargs, begun, is_call=True)
                 tracker.called = called = id(args[0])
                 stepping = tracker.stepping
                 if stepping is None or stepping.optimizer != called:
                     return original(*args, **kwargs)
                 stepping.calls += 1
                 result = original(*args, **kwargs)
+                end = now()
                 if tracker.stepping is stepping and stepping.calls:
                     stepping.calls -= 1
-                    end_step(tracker, stepping, args[0])
+                    end_step(tracker, stepping, args[0], end)
                 return result
             except BaseException as error:
                 tracker.called = 0
@@ -202,17 +205,19 @@ class _Torch:
     """The code of torch's function around the `step` of each class."""
 
 
-def begin(tracker: Tracker, optimizer: Any, args: Any, kwargs: Any, *, is_call: bool) -> None:
-    """Open an optimizer step, at the call or in torch's hook."""
+def begin(
+    tracker: Tracker, optimizer: Any, args: Any, kwargs: Any, begun: int, *, is_call: bool
+) -> None:
+    """Open an optimizer step, at the call or in torch's hook, which began at `begun`."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     has_closure = closure is not None  # Accelerate always passes the argument
     if tracker.is_plain and not tracker.inside and tracker.stepping is None:
-        begin_plain(tracker, optimizer, has_closure)
+        begin_plain(tracker, optimizer, has_closure, begun)
     elif state.recording:
-        begin_step(tracker, optimizer, has_closure, is_call=is_call)
+        begin_step(tracker, optimizer, has_closure, is_call=is_call, begun=begun)
 
 
-def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
+def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool, begun: int) -> None:
     """Open an optimizer step on the fast path, on which nothing has to be decided."""
     try:
         tracker.stepped += 1
@@ -231,7 +236,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         attrs = tracker.torch_state.optimizers.get(id(optimizer))
         if attrs is None:
             attrs = _register(tracker, optimizer)
-        phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
+        phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs, begun)
         if phase is not None:
             stepping = tracker.spare or OpenOptimizerStep(phase, optimizer, has_closure)
             stepping.phase, stepping.optimizer = phase, id(optimizer)
@@ -251,7 +256,7 @@ def _register(tracker: Tracker, optimizer: Any) -> SharedAttributes:
 
 
 def begin_step(
-    tracker: Tracker, optimizer: Any, has_closure: bool, *, is_call: bool = False
+    tracker: Tracker, optimizer: Any, has_closure: bool, *, is_call: bool = False, begun: int = 0
 ) -> None:
     """Open an optimizer step."""
     try:
@@ -275,7 +280,7 @@ def begin_step(
                 stepping.depth += stepping.optimizer == id(optimizer)
                 return
             fail_step(tracker)
-        phase = open_step(tracker, optimizer)
+        phase = open_step(tracker, optimizer, begun=begun)
         if phase is not None:
             stepping = OpenOptimizerStep(phase, optimizer, has_closure)
             tracker.stepping = tracker.spare = stepping
@@ -298,13 +303,15 @@ def _is_nested(is_call: bool) -> bool:
     return frame is not None
 
 
-def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
+def open_step(
+    tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None, *, begun: int = 0
+) -> Any:
     """Open the scope of an optimizer step below the step that it belongs to."""
     if attrs is None:
         attrs = {"optimizer": type(optimizer).__name__}
     left = tracker.passes.pass_ends.step(optimizer)
     if left is not None:
-        return tracker.enter(OPTIMIZER, attrs, left)
+        return tracker.enter(OPTIMIZER, attrs, left, begun)
     if not tracker.inside & BACKWARD:
         tracker.training_begins()
     iteration = tracker.iteration
@@ -314,13 +321,14 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
         else:
             iteration.stepped(optimizer)
             tracker.leave_micro()
-        return tracker.enter(OPTIMIZER, attrs)
+        return tracker.enter(OPTIMIZER, attrs, None, begun)
     loaderless = None if tracker.inside & BACKWARD else tracker.loaderless.step(optimizer)
-    return tracker.enter(OPTIMIZER, attrs, loaderless.step if loaderless is not None else None)
+    parent_scope = None if loaderless is None else loaderless.step
+    return tracker.enter(OPTIMIZER, attrs, parent_scope, begun)
 
 
-def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any) -> None:
-    """Close an optimizer step."""
+def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any, end: int) -> None:
+    """Close an optimizer step that ended at `end`."""
     try:
         if stepping.optimizer != id(optimizer):
             return
@@ -329,7 +337,7 @@ def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any) -> N
             tracker.stepping = None
             tracker.leave_closure()
             tracker.was_forward = tracker.iteration is not None
-            tracker.exit_plain(stepping.phase, OPTIMIZER)
+            tracker.exit_plain(stepping.phase, OPTIMIZER, end)
     except BaseException as error:
         tracker.failed(error)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.clock import now
 from ...tracing.hidden_frames import as_caller, strip
 from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import state
@@ -47,6 +48,7 @@ class ScopeWrapper:
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
+            begun = now()
             try:
                 tracker = trackers.t
                 inside = tracker.inside
@@ -57,9 +59,9 @@ class ScopeWrapper:
                 if attrs is None:
                     return invoke(*args, **kwargs)
                 if is_plain:
-                    phase = tracker.enter_plain(kind, name, attrs)
+                    phase = tracker.enter_plain(kind, name, attrs, begun)
                 else:
-                    phase = tracker.enter(kind, attrs) if state.recording else None
+                    phase = tracker.enter(kind, attrs, None, begun) if state.recording else None
                 if phase is None:
                     return invoke(*args, **kwargs)
                 try:
@@ -67,9 +69,10 @@ class ScopeWrapper:
                 except BaseException as error:
                     tracker.exit(phase, kind, error)
                     raise
+                end = now()
                 if ended is not None:
                     _add(ended, attrs, args, kwargs)
-                tracker.exit_plain(phase, kind)
+                tracker.exit_plain(phase, kind, end)
                 return result
             except BaseException as error:
                 strip(error)
