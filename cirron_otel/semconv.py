@@ -178,6 +178,11 @@ GPU_TEMPERATURE = "hw.temperature"
 GPU_POWER = "hw.power"
 HW_ID = "hw.id"
 
+# Marks of DistributedDataParallel's own times: docs/torch.md defines each of them
+DDP_COMPUTE = "cirron.ddp.backward_compute_ns"
+DDP_COMMUNICATION = "cirron.ddp.communication_ns"
+DDP_EXPOSED = "cirron.ddp.exposed_ns"
+
 # Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"
 PHASE_DURATION = "cirron.phase.duration"

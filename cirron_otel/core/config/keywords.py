@@ -44,6 +44,7 @@ class SharedOptions(TypedDict, total=False):
     capture: Logger | Sequence[Logger] | None
     workers: bool | None
     mark_loss: bool | None
+    ddp_times: bool | None
     cuda_timing: bool | None
     cuda_memory: bool | Literal["phase"] | None
     sample_interval: float | Literal["auto"] | None

@@ -179,6 +179,11 @@ class Config:
         BOOLEAN,
         "mark the value that `backward` is called on as `backward_loss`",
     )
+    ddp_times: bool = _option(
+        True,
+        BOOLEAN,
+        "mark the times of backward passes that DistributedDataParallel measures itself",
+    )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
     )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.semconv import CONFIGURATION
+from cirron_otel.semconv import CONFIGURATION, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED
 
 OVERHEAD = "cirron.overhead_ns"
-OWN_MARKS = frozenset({OVERHEAD, *CONFIGURATION})
+OWN_MARKS = frozenset({OVERHEAD, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, *CONFIGURATION})
 """The names of marks that the hooks make, and not the program."""
 SESSION = "cirron.session"
 

@@ -18,6 +18,7 @@ from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
 from .configuration import Configuration
+from .ddp import DdpTimes
 from .digests import StepDigests
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
@@ -83,7 +84,7 @@ class TorchHooks(FrameworkHooks):
         """In a forked child, the parent's clock."""
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
-        self._marks_loss = False
+        self._marks_loss = self._marks_ddp = False
         self._before_loading: Callable[[], object] | None = None
         self._digests: StepDigests | None = None
         """Digests the tensors of steps, if that is requested."""
@@ -108,7 +109,7 @@ class TorchHooks(FrameworkHooks):
         if config.workers and context.worker_opener() is not None:
             self.workers = Workers(context.worker_opener, context.remove_all)
         torch_state.epoch_ended = context.epoch_ended
-        self._marks_loss = config.mark_loss
+        self._marks_loss, self._marks_ddp = config.mark_loss, config.ddp_times
         if config.digest is not None:
             self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
@@ -152,6 +153,8 @@ class TorchHooks(FrameworkHooks):
             ("checkpoints", self._files.torch),
             ("collective", Collectives(self._wrapper, patches).install),
         ]
+        if self._marks_ddp:
+            parts.append(("DDP's times", lambda: DdpTimes().install(patches)))
         if self.workers is not None:
             workers = self.workers
             parts.append(("workers", lambda: workers.install(patches)))
