@@ -201,6 +201,11 @@ class Config:
         unit="s",
         takes_none=True,
     )
+    places: bool = _option(
+        True,
+        BOOLEAN,
+        "with samples, also mark the line of the program at which the thread that trains is",
+    )
     snapshots: str | None = _option(
         "stats",
         optional(one_of("stats", "sampled", "full")),

@@ -35,6 +35,7 @@ from .figures.ledger import Ledger
 from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
 from .figures.outside import OutsideScopes
+from .figures.places import PlacesByAccount, PlacesFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
 from .files import RunFiles
@@ -109,11 +110,13 @@ class Run:
         series, failures = SeriesFold(self.recording.texts), self._failures
         self._owners = DigestOwners(self.recording.texts)
         self._ddp = DdpFold(self.recording.texts)
+        self._places = PlacesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
             self._owners.add(block)
             self._ddp.add(block)
+            self._places.add(block)
         return series
 
     @cached_property
@@ -129,6 +132,12 @@ class Run:
             return units.ledger.finish()
         _ = self._marks  # fills the fold
         return units.ledger.finish(self._ddp.result())
+
+    @cached_property
+    def places(self) -> PlacesByAccount:
+        """The lines at which the program was in samples, by account."""
+        _ = self._marks  # fills the fold
+        return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
 
     @cached_property
     def together(self) -> Breakdown:

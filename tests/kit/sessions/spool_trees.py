@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.semconv import CONFIGURATION, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED
+from cirron_otel.semconv import (
+    CONFIGURATION,
+    DDP_COMMUNICATION,
+    DDP_COMPUTE,
+    DDP_EXPOSED,
+    PLACE,
+)
 
 OVERHEAD = "cirron.overhead_ns"
-OWN_MARKS = frozenset({OVERHEAD, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, *CONFIGURATION})
+OWN_MARKS = frozenset({
+    OVERHEAD, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, *CONFIGURATION
+})  # fmt: skip
 """The names of marks that the hooks make, and not the program."""
 SESSION = "cirron.session"
 
