@@ -59,8 +59,8 @@ class Places:
         now = time.monotonic()
         self._trained += is_training
         self.due = now + self._interval(now)
-        # The phases of a step without detail are not known.
-        if getattr(scope, "_is_detailed", None) is False:
+        # There is no session, or the phases of a step without detail are not known.
+        if not scope._id or getattr(scope, "_is_detailed", None) is False:
             return None
         if not is_training and now - self._recorded < _USUAL_S:
             return None

@@ -156,6 +156,11 @@ def test_phase_of_a_step_without_detail_is_unknown(session: Path) -> None:
         assert read.take() is None
 
 
+def test_without_a_session_nothing_is_taken() -> None:
+    with Stopped(lambda stop: stop()) as read:
+        assert read.take() is None
+
+
 def test_samples_are_frequent_at_first_in_a_training(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
