@@ -192,6 +192,14 @@ GPU_UTILIZATION = "hw.gpu.utilization"
 GPU_TEMPERATURE = "hw.temperature"
 GPU_POWER = "hw.power"
 HW_ID = "hw.id"
+PLACE = "cirron.place"
+"""The mark whose value is the line at which the program is, and the open scope:
+`FILE:LINE (FUNCTION) in SCOPE`."""
+
+# Marks of DistributedDataParallel's own times: docs/torch.md defines each of them
+DDP_COMPUTE = "cirron.ddp.backward_compute_ns"
+DDP_COMMUNICATION = "cirron.ddp.communication_ns"
+DDP_EXPOSED = "cirron.ddp.exposed_ns"
 
 # Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"

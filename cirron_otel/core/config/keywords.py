@@ -45,9 +45,11 @@ class SharedOptions(TypedDict, total=False):
     workers: bool | None
     mark_loss: bool | None
     mark_grad_norm: bool | None
+    ddp_times: bool | None
     cuda_timing: bool | None
     cuda_memory: bool | Literal["phase"] | None
     sample_interval: float | Literal["auto"] | None
+    places: bool | None
     otlp_snapshots: Literal["summary", "full"] | None
     digest: Literal["step", "tensors", "none", "off"] | None
     digest_every: int | None

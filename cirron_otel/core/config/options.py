@@ -180,6 +180,11 @@ class Config:
     mark_grad_norm: bool = _option(
         True, BOOLEAN, "mark the norm that `torch.nn.utils.clip_grad_norm_` returns as `grad_norm`"
     )
+    ddp_times: bool = _option(
+        True,
+        BOOLEAN,
+        "mark the times of backward passes that DistributedDataParallel measures itself",
+    )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
     )
@@ -196,6 +201,11 @@ class Config:
         " 1 if torch is hooked or under `cirron-otel run`, else None; None: no samples",
         unit="s",
         takes_none=True,
+    )
+    places: bool = _option(
+        True,
+        BOOLEAN,
+        "with samples, also mark the line of the program at which the thread that trains is",
     )
     snapshots: str | None = _option(
         "stats",

@@ -27,6 +27,7 @@ from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
 from .accounts import BY_RULE, AccountNames
 from .figures.breakdowns import RankFold, UnitTimes, unit_times
+from .figures.ddp_times import DdpFold
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
 from .figures.failures import Failures
@@ -35,6 +36,7 @@ from .figures.ledger import Ledger
 from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
 from .figures.outside import OutsideScopes
+from .figures.places import PlacesByAccount, PlacesFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
 from .files import RunFiles
@@ -108,10 +110,14 @@ class Run:
         """The folds over all marks, in one pass."""
         series, failures = SeriesFold(self.recording.texts), self._failures
         self._owners = DigestOwners(self.recording.texts)
+        self._ddp = DdpFold(self.recording.texts)
+        self._places = PlacesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
             self._owners.add(block)
+            self._ddp.add(block)
+            self._places.add(block)
         return series
 
     @cached_property
@@ -122,7 +128,17 @@ class Run:
     @cached_property
     def ledger(self) -> Ledger | None:
         """The time of all ranks by account; None without units."""
-        return self._units.ledger.finish()
+        units = self._units
+        if len(self.recording.sums.ranks) < 2:
+            return units.ledger.finish()
+        _ = self._marks  # fills the fold
+        return units.ledger.finish(self._ddp.result())
+
+    @cached_property
+    def places(self) -> PlacesByAccount:
+        """The lines at which the program was in samples, by account."""
+        _ = self._marks  # fills the fold
+        return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
 
     @cached_property
     def together(self) -> Breakdown:

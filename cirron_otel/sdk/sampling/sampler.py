@@ -16,12 +16,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from ...core.config.options import Config
-from ...semconv import MEMORY
+from ...semconv import MEMORY, PLACE
 from ..session.errors import record_error
 from ..tracing.buffers import limits, local
 from ..tracing.clock import wall
 from ..tracing.mark import POINT, SampleAttributes, check_room
 from ..tracing.open_scopes import TrainingThread, pinned
+from .places import Places
 from .sample import SampleReader
 
 AUTO: Final = "auto"
@@ -63,6 +64,7 @@ class Sampler:
         self._begun = 0.0
         """The time when the sampling began, or when it first found a scope open, seconds."""
         self._has_scope = False
+        self._places = Places(self._training) if config.places else None
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -172,19 +174,20 @@ class Sampler:
         local.b.are_samples = True
         self._begun = due = time.monotonic()
         while not self._is_over and self.interval is not None:
-            try:
-                self._sample(self._reader)
-            except Exception as error:
-                record_error("sampler", error)
-            finally:
-                pinned.scope = None
-            now = time.monotonic()
-            interval = self._interval_at(now - self._begun)
-            due += interval
-            if due < now:
-                due = now + interval  # skip the samples that were missed
+            if time.monotonic() >= due:
+                self._guarded(self._sample, self._reader)
+                now = time.monotonic()
+                interval = self._interval_at(now - self._begun)
+                due += interval
+                if due < now:
+                    due = now + interval  # skip the samples that were missed
+            next_due, places = due, self._places
+            if places is not None:
+                if time.monotonic() >= places.due:
+                    self._guarded(self._take_place, places)
+                next_due = min(due, places.due)
             with contextlib.suppress(Empty):
-                self._wake.get(timeout=due - now)
+                self._wake.get(timeout=max(next_due - time.monotonic(), 0))
         self._close()
 
     def _interval_at(self, seconds: float) -> float:
@@ -192,8 +195,27 @@ class Sampler:
         interval = self.interval or AUTOMATIC_S
         return min(max(_FIRST_S, _PART * seconds), interval) if self._is_auto else interval
 
-    def _sample(self, reader: SampleReader) -> None:
+    def _guarded(self, take: Callable[[Any], None], reader: Any) -> None:
+        """Call a function; count its error and the CPU time that it takes."""
         begun = time.thread_time_ns()
+        try:
+            take(reader)
+        except Exception as error:
+            record_error("sampler", error)
+            if reader is self._places:
+                self._places = None
+        finally:
+            pinned.scope = None
+            self.cpu_ns += time.thread_time_ns() - begun
+
+    def _take_place(self, places: Places) -> None:
+        """Mark the line at which the program is."""
+        found = places.take()
+        if found is not None and not self._is_over:
+            scope, at, place = found
+            self._mark(scope, PLACE, place, at, SampleAttributes())
+
+    def _sample(self, reader: SampleReader) -> None:
         scope, at = self._training.pin()
         if scope._depth and not self._has_scope:
             self._has_scope, self._begun = True, time.monotonic()
@@ -203,8 +225,6 @@ class Sampler:
             for name, value, attributes in marks:
                 self._mark(scope, name, value, at, attributes)
             self.samples += 1
-        pinned.scope = None
-        self.cpu_ns += time.thread_time_ns() - begun
 
     def _mark(
         self, scope: Any, name: str, value: Any, at: int, attributes: SampleAttributes

@@ -26,6 +26,10 @@ _LEAST_SHARE: Final = 0.0005
 """Accounts with a smaller share are one row of the text."""
 _NAMED_PARTS: Final = ("other_scopes", "evaluation", "checkpoint", "logging", "communication")
 _LONGEST_NAME: Final = 34
+_UNATTRIBUTED: Final = "unattributed"
+_MOST_GAPS: Final = 3
+_LEAST_GAP: Final = 0.1
+"""A gap between phases has a row if it has at least this part of the unattributed time."""
 _LONGEST_PHASE: Final = 26
 _MOST_SCOPES: Final = 16
 _HEAD_WIDTH: Final = 9
@@ -127,16 +131,27 @@ def ledger_table(ledger: LedgerRows, unit: str) -> Table:
     rows = _merged(ledger)
     shares = percentages([row.ns for row in rows])
     heads: tuple[str, ...] = ("account", "time", "share")
-    cells: list[tuple[str, ...]] = [
-        (_titled(row, unit), per_rank(row.ns, ledger), f"{share} %")
-        for row, share in zip(rows, shares, strict=True)
-    ]
-    cells.append(("total", duration(ledger.extent_ns), "100.0 %"))
-    if len(ledger.ranks) > 1:
+    has_ranks = len(ledger.ranks) > 1
+    cells: list[tuple[str, ...]] = []
+    for row, share in zip(rows, shares, strict=True):
+        cells.append((_titled(row, unit), per_rank(row.ns, ledger), f"{share} %"))
+        if has_ranks:
+            cells[-1] = (*cells[-1], _range(ledger, row))
+        cells += [
+            (f"  {_cut(name, _LONGEST_NAME)}", per_rank(ns, ledger), *[""] * (1 + has_ranks))
+            for name, ns in _gaps(row)
+        ]
+    cells.append(("total", duration(ledger.extent_ns), "100.0 %", *[""] * has_ranks))
+    if has_ranks:
         heads = (*heads, "lowest to highest rank")
-        ranges = [*(_range(ledger, row) for row in rows), ""]
-        cells = [(*row, each) for row, each in zip(cells, ranges, strict=True)]
     return rows_table(heads, set(heads[1:]), cells)
+
+
+def _gaps(row: AccountRow) -> list[tuple[str, int]]:
+    """Return the largest gaps between phases, with their times in ns."""
+    if row.account != _UNATTRIBUTED:
+        return []
+    return [part for part in row.parts[:_MOST_GAPS] if part[1] >= _LEAST_GAP * row.ns]
 
 
 _OTHERS: Final = "the other accounts"
@@ -194,9 +209,9 @@ def _scopes(document: Document) -> Table:
     ])  # fmt: skip
 
 
-def _cut(name: str) -> str:
+def _cut(name: str, most: int = _LONGEST_PHASE) -> str:
     text = printable(name)
-    return text if len(text) <= _LONGEST_PHASE else f"{text[: _LONGEST_PHASE - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def plain_lines(parts: Iterable[RenderableType], width: int = WIDTH) -> list[str]:

@@ -7,10 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.semconv import CONFIGURATION, GRAD_NORM, LOSS
+from cirron_otel.semconv import (
+    CONFIGURATION,
+    DDP_COMMUNICATION,
+    DDP_COMPUTE,
+    DDP_EXPOSED,
+    GRAD_NORM,
+    LOSS,
+    PLACE,
+)
 
 OVERHEAD = "cirron.overhead_ns"
-OWN_MARKS = frozenset({OVERHEAD, *CONFIGURATION})
+OWN_MARKS = frozenset({
+    OVERHEAD, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, *CONFIGURATION
+})  # fmt: skip
 """The names of marks that the hooks make, and not the program."""
 HOOK_MARKS = frozenset({LOSS, GRAD_NORM})
 """The names of marks that the hooks make unless the program makes them."""

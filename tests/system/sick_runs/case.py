@@ -56,6 +56,8 @@ class Case:
     """The status of the scopes of all first processes of a run that was restarted."""
     world_size: int | None = None
     session_attributes: Mapping[str, Any] = field(default_factory=dict)
+    has_ddp_times: bool = False
+    """Whether DistributedDataParallel's own times of some units are recorded."""
     overhead: str | None = None
     """The segment whose time is recorded as the overhead of tracing."""
 

@@ -255,6 +255,13 @@ def exploding(chance: np.random.Generator, case: Case) -> bool:
     return _first(case, Expected(("EXPLODING_GRADIENT",), units=((unit, unit),)))
 
 
+def has_ddp_times(chance: np.random.Generator, case: Case) -> bool:
+    """The own times of DistributedDataParallel are recorded."""
+    del chance
+    case.has_ddp_times = True
+    return True
+
+
 # Memory.
 
 

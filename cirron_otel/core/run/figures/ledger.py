@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 """The accounts that are excesses over the time of usual units, or of units that are repeated."""
+
+
+class UsualBackward(NamedTuple):
+    """The usual own work of a rank in the backward pass of a unit, ns."""
+
+    ns: float
+    error: float
+    """Its standard error, but for the factor of a median."""
 
 
 @dataclass(slots=True)
@@ -69,6 +77,9 @@ class Lane:
     counts: dict[str, np.ndarray] = field(default_factory=dict)
     """By account of evaluations, checkpoints, logging and the like: the number of scopes in the
     cycle of each unit."""
+    usual_backward: UsualBackward | None = None
+    """The usual own work of the rank in the last backward pass of a unit, which is then not part of
+    `waiting`; None if it is unknown."""
     size: int = 1
     """The number of units in each entry."""
 

@@ -12,6 +12,7 @@ from ..accounts import BY_RULE, AccountNames
 from ..load.lanes import RankSums
 from ..relations import ABSENT, Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
+from .ddp_times import DdpTimes
 from .ledger import Lane, Ledger
 from .ledger_moves import move
 from .outside import OutsideScopes, busy_and_idle, fill_gaps
@@ -146,8 +147,11 @@ class LedgerFold:
         for key, ns in sums.items():
             pieces.parts[key] = pieces.parts.get(key, 0) + ns
 
-    def finish(self) -> Ledger | None:
-        """Return the ledger; None if there are no units."""
+    def finish(self, measured: Mapping[int | None, DdpTimes] | None = None) -> Ledger | None:
+        """Return the ledger; None if there are no units.
+
+        `measured` has DDP's own measurements by rank.
+        """
         self._close()
         if not self._lanes:
             return None
@@ -162,7 +166,7 @@ class LedgerFold:
             own_first, own_last = self._extents.get(lane.rank, (first, first))
             _add(lane.outside, "start_up", own_first - first)
             _add(lane.outside, "ended", last - own_last)
-        move(self._lanes)
+        move(self._lanes, measured or {})
         return Ledger(first, last, self._lanes, self._numbers.epochs)
 
     def _add_empty(self, rank: int, sums: RankSums) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from ..accounts import OVERRIDING, PHASES
+from .ddp_times import DdpTimes
 from .durations import to_ns
 from .ledger import Lane
 from .ledger_waiting import move_waiting
@@ -30,8 +31,8 @@ _FEW: Final = 4
 """The minimum number of units for a median of their times to be used."""
 
 
-def move(lanes: Sequence[Lane]) -> None:
-    """Make the moves of all lanes."""
+def move(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+    """Make the moves of all lanes; `measured` has DDP's own measurements by rank."""
     for lane in lanes:
         if len(lane.start) and "busy" not in lane.accounts:
             _lost(lane)
@@ -40,7 +41,8 @@ def move(lanes: Sequence[Lane]) -> None:
             _warm_up(lane)
             _device(lane)
     # The trainings of several threads do not wait for each other.
-    move_waiting([lane for lane in lanes if lane.thread is None and (lane.own >= 0).any()])
+    alone = [lane for lane in lanes if lane.thread is None and (lane.own >= 0).any()]
+    move_waiting(alone, measured)
     for lane in lanes:
         fit_parts(lane)
 

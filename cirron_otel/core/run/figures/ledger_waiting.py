@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .ddp_times import DdpTimes, usual_backward
 from .ledger import Lane
 from .medians import median_of
 
@@ -22,8 +23,11 @@ units in which these differ by more than this part of a cycle."""
 _Places: TypeAlias = slice | np.ndarray
 
 
-def move_waiting(lanes: Sequence[Lane]) -> None:
-    """Move the time in which ranks wait for slower ones."""
+def move_waiting(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+    """Move the time in which ranks wait for slower ones.
+
+    `measured` has DDP's own measurements by rank.
+    """
     if len(lanes) < 2:
         return
     units = _Units(lanes)
@@ -32,6 +36,7 @@ def move_waiting(lanes: Sequence[Lane]) -> None:
         return
     if not synchronised.all():
         units = _Units([lanes[place] for place in np.flatnonzero(synchronised).tolist()])
+    _set_usual_backward(units.lanes, measured)
     sources = ["communication", "backward"]
     if _waits_only_in_collectives(units):
         sources.remove("backward")
@@ -41,6 +46,17 @@ def move_waiting(lanes: Sequence[Lane]) -> None:
             _set_waiting(lane, lane.waiting + lane.accounts["forward"])
     for chunk in units.tables():
         _move_waiting(units.lanes, chunk, sources)
+
+
+def _set_usual_backward(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+    """Move the ranks' own work in backward passes to their cycles, if that of all is known."""
+    usual = [usual_backward(lane, measured.get(lane.rank)) for lane in lanes]
+    known = [each for each in usual if each is not None]
+    if len(known) < len(lanes):
+        return
+    for lane, each in zip(lanes, known, strict=True):
+        lane.usual_backward = each
+        _set_waiting(lane, np.maximum(lane.waiting - round(each.ns * lane.size), 0))
 
 
 def _set_waiting(lane: Lane, waiting: np.ndarray) -> None:

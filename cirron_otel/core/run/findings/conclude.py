@@ -141,10 +141,10 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
             ("STRAGGLER", "no phase in which ranks wait for each other is recorded",
              "record backward, or collectives")
         )  # fmt: skip
-    else:
+    elif any(each.usual_backward is None for each in lanes):
         missing.append(
             ("COMPUTE_STRAGGLER", "a rank that is slow in its backward pass alone looks like the"
-             " ranks that wait for it", "compare the ranks' times in DDP's own logging data")
+             " ranks that wait for it", "record DistributedDataParallel with ddp_times")
         )  # fmt: skip
     if not facts.memory:
         for kind in ("HIGH_PRESSURE", "CREEP_CONFIRMED"):

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.durations import to_ns
-from ..figures.ledger import Ledger
+from ..figures.ledger import Lane, Ledger
 from ..figures.medians import median_of, percentiles_of
 from .claims import Bid, Claims
 
@@ -126,6 +126,10 @@ class Cycles:
         """Return whether one of the lanes has an account in some unit."""
         return any(self._claims.has(lane, account) for lane in self.aligned.lanes)
 
+    def lane(self, place: int) -> Lane:
+        """Return one of the lanes."""
+        return self._claims.lanes[self.aligned.lanes[place]]
+
     def left_in_lane(self, place: int, account: str) -> np.ndarray:
         """Return the unclaimed time of an account in one of the lanes, by unit, as int64."""
         return self.aligned.of(place, self._claims.left(self.aligned.lanes[place], account))
@@ -136,8 +140,7 @@ class Cycles:
 
     def waiting_of(self, place: int) -> np.ndarray:
         """Return the time of one of the lanes in waiting phases, by unit, as float64."""
-        lane = self._claims.lanes[self.aligned.lanes[place]]
-        return self.aligned.of(place, lane.waiting).astype(np.float64)
+        return self.aligned.of(place, self.lane(place).waiting).astype(np.float64)
 
     @cached_property
     def accounts(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from ...analysis.failures import SessionFailure
 from ...analysis.summary import SessionSummary
 from ...records.memory_devices import CPU
 from ..figures.ledger import Ledger
+from ..figures.places import PlacesByAccount
 from ..stall import Stall
 from ..utilization import Utilization
 from .words import hosts_of, listed, ranks_text
@@ -92,6 +93,8 @@ class Facts:
     world_size: int | None = None
     """The number of ranks that the job has; None if it is unknown."""
 
+    places: PlacesByAccount = field(default_factory=dict)
+    """The lines at which the program was in samples, by account."""
     settings: Mapping[str, Mapping[Any, Sequence[int | None]]] = field(default_factory=dict)
     """The configuration of the training: for each attribute its values, with their ranks."""
 

@@ -12,13 +12,15 @@ from ..figures.ledger import Ledger
 from ..figures.medians import median_of, medians_of, percentiles_of
 from .cycles import WORK, Cycles, deviation_of
 
-_WAITING_PHASES: Final = ("backward", "communication")
-"""The accounts in which ranks wait. Their rest is not what the others wait for."""
+_BACKWARD: Final = "backward"
+_WAITING_PHASES: Final = (_BACKWARD, "communication")
+"""The accounts in which ranks wait. Their rest is not what the others wait for, except for the
+usual own work in `backward` if that is known."""
 _ACCOUNTS: Final = (*(name for name in WORK if name not in _WAITING_PHASES), "other_scopes")
 _KINDS: Final = {
     "input": "INPUT_STRAGGLER", "transfer": "H2D_STRAGGLER",
     "forward": "COMPUTE_STRAGGLER", "loss": "COMPUTE_STRAGGLER",
-    "optimizer": "COMPUTE_STRAGGLER",
+    _BACKWARD: "COMPUTE_STRAGGLER", "optimizer": "COMPUTE_STRAGGLER",
     "unattributed": "WAIT_STRAGGLER", "between_units": "WAIT_STRAGGLER",
 }  # fmt: skip
 _TWO_THIRDS: Final = 2 / 3
@@ -57,7 +59,7 @@ class RankWork:
     def _usual(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The medians and the means of accounts in the steady units, over the others' ones."""
         medians, means = {}, {}
-        for account in _ACCOUNTS:
+        for account in _accounts_of(self.cycles):
             middle, mean = self._middle_and_mean(account)
             medians[account] = middle - lower_median_of_others(middle)
             means[account] = mean - lower_median_of_others(mean)
@@ -143,7 +145,7 @@ class RankWork:
         step = max(_CELLS // max(len(steady), 1), 1)
         for first in range(0, len(middle), step):
             places = range(first, min(first + step, len(middle)))
-            times = np.array([cycles.left_in_lane(place, account) for place in places])
+            times = np.array([_left(cycles, place, account) for place in places])
             times = np.take(times, steady, axis=1).astype(np.float64)
             middle[first : first + step] = medians_of(times, axis=1)
             mean[first : first + step] = times.mean(axis=1)
@@ -165,9 +167,9 @@ class RankWork:
         """Return for each lane its excess in some units (a mask: lanes by units), by account."""
         excess: list[dict[str, float]] = [{} for _ in self.cycles.aligned.lanes]
         some = units.any(axis=0)
-        for account in filter(self.cycles.has, _ACCOUNTS):
-            rows = [self.cycles.of_lane(place, account)[some] for place in range(len(excess))]
-            times = np.stack(rows)
+        for account in filter(self.cycles.has, _accounts_of(self.cycles)):
+            rows = [_left(self.cycles, place, account)[some] for place in range(len(excess))]
+            times = np.stack(rows).astype(np.float64)
             if not times.any():
                 continue
             over = np.maximum(times - lower_median_of_others(times), 0)
@@ -175,6 +177,34 @@ class RankWork:
             for place in np.flatnonzero(totals).tolist():
                 excess[place][account] = float(totals[place])
         return excess
+
+
+def _accounts_of(cycles: Cycles) -> tuple[str, ...]:
+    """Return the accounts with work that other ranks wait for."""
+    lanes = (cycles.lane(place) for place in range(len(cycles.aligned.lanes)))
+    is_known = all(lane.usual_backward is not None for lane in lanes)
+    return (*_ACCOUNTS, _BACKWARD) if is_known else _ACCOUNTS
+
+
+def errors_of_backward(cycles: Cycles) -> np.ndarray:
+    """Return the standard error of each lane's usual work in backward passes, ns; 0 if unknown.
+
+    Of few measured units it is itself uncertain, so that it is at least the usual one.
+    """
+    lanes = [cycles.lane(place) for place in range(len(cycles.aligned.lanes))]
+    errors = [0.0 if each.usual_backward is None else each.usual_backward.error * each.size
+              for each in lanes]  # fmt: skip
+    found: np.ndarray = np.maximum(errors, median_of(errors))
+    return found
+
+
+def _left(cycles: Cycles, place: int, account: str) -> np.ndarray:
+    """Return the unclaimed time of an account in a lane; of backward, its usual own work."""
+    times, lane = cycles.left_in_lane(place, account), cycles.lane(place)
+    if account != _BACKWARD or lane.usual_backward is None:
+        return times
+    own: np.ndarray = np.minimum(times, round(lane.usual_backward.ns * lane.size))
+    return own
 
 
 def _density_ratio(distance: np.ndarray) -> np.ndarray:
@@ -227,6 +257,9 @@ def rank_work(cycles: Cycles) -> RankWork:
     """Return the work of the lanes of some cycles."""
     rows = [cycles.work_of(place, _ACCOUNTS) for place in range(len(cycles.aligned.lanes))]
     matrix = np.stack(rows)
+    if _BACKWARD in _accounts_of(cycles) and cycles.has(_BACKWARD):
+        for place in range(len(matrix)):
+            matrix[place] += _left(cycles, place, _BACKWARD)
     return RankWork(cycles, matrix, median_of(medians_of(matrix, axis=0)))
 
 

@@ -62,6 +62,7 @@ def facts_of(
         missing_files=missing_files + run.unreadable_batches,
         summarised=run.summarised,
         replicas=run.replicas,
+        places=run.places,
         settings=run.settings,
         world_size=world_size,
     )

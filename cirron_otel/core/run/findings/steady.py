@@ -10,6 +10,7 @@ from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .claims import Bid
 from .finding import Finding
+from .places import add_place
 from .settings import advice_of, loading_advice
 from .words import part_of, time
 
@@ -151,6 +152,7 @@ def _describe(assessment: Assessment, rule: _Rule, bid: Bid, finding: Finding) -
     locate(finding, per_unit_ns=round(each_ns), unit_ns=round(assessment.unit_ns), units=units)
     if rule.kind in _WAITS and assessment.facts.lacks_device_times:
         finding.sentence = finding.sentence[:-1] + "; it may be the work of the device."
+    add_place(assessment, finding, rule.account)
     texts, part = rule.advice, rule.part
     if rule.kind == "INPUT_BOUND":
         texts, part = loading_advice(assessment, each_ns)
@@ -181,6 +183,7 @@ def _notices(assessment: Assessment) -> Iterator[Finding]:
             f" ({time(backward / units)}): many small operations may limit it."
         )
         locate(finding, forward_ns=forward, backward_ns=backward)
+        add_place(assessment, finding, "forward")
         usual = ("torch.compile(model), or fewer and larger operations in forward",)
         advise(finding, *advice_of("FORWARD_HEAVY", assessment, usual), part=1.0)
         yield finding

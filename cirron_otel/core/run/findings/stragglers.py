@@ -15,12 +15,19 @@ import numpy as np
 
 from ...nouns import plural
 from ..figures.durations import to_ns
-from ..figures.medians import medians_of, percentiles_of
+from ..figures.medians import median_of, medians_of, percentiles_of
 from .assessment import Assessment, add_wait, advise, locate
 from .claims import Bid
 from .cycles import WAITING, Cycles, is_synchronised
 from .finding import Finding
-from .rank_work import RankWork, cause_of, lower_median_of_others, noise_of, rank_work
+from .rank_work import (
+    RankWork,
+    cause_of,
+    errors_of_backward,
+    lower_median_of_others,
+    noise_of,
+    rank_work,
+)
 from .spikes import describe_spikes, main_part
 from .words import intervals, part_of, period_of, ranks_text, time, units_text
 
@@ -110,6 +117,8 @@ def _persistent(assessment: Assessment, work: RankWork) -> Iterator[_Slow]:
     middle = (len(deviations) - 1) // 2
     error = np.hypot(deviations, np.partition(deviations, middle)[middle])
     error /= max(matrix.shape[1], 1) ** 0.5
+    of_backward = errors_of_backward(work.cycles)
+    error = np.hypot(error, np.hypot(of_backward, median_of(of_backward)))
     excess = medians - lower_median_of_others(medians)
     limit = np.maximum(assessment.limits["straggler.excess"] * work.median_ns, _CONFIDENCE * error)
     slow = np.flatnonzero(excess > limit)

@@ -18,6 +18,7 @@ from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
 from .configuration import Configuration
+from .ddp import DdpTimes
 from .digests import StepDigests
 from .health import Losses, Norms, Scaling
 from .keras import MODULE as KERAS
@@ -85,6 +86,7 @@ class TorchHooks(FrameworkHooks):
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
         self._losses: Losses | None = None
+        self._marks_ddp = False
         self._before_loading: Callable[[], object] | None = None
         self._digests: StepDigests | None = None
         """Digests the tensors of steps, if that is requested."""
@@ -111,6 +113,7 @@ class TorchHooks(FrameworkHooks):
         torch_state.epoch_ended = context.epoch_ended
         self._losses = Losses(self.trackers) if config.mark_loss else None
         self._upkeep.norms = Norms(self.trackers) if config.mark_grad_norm else None
+        self._marks_ddp = config.ddp_times
         if config.digest is not None:
             self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
@@ -154,6 +157,8 @@ class TorchHooks(FrameworkHooks):
             ("checkpoints", self._files.torch),
             ("collective", Collectives(self._wrapper, patches).install),
         ]
+        if self._marks_ddp:
+            parts.append(("DDP's times", lambda: DdpTimes().install(patches)))
         if self.workers is not None:
             workers = self.workers
             parts.append(("workers", lambda: workers.install(patches)))

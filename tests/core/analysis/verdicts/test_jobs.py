@@ -26,6 +26,8 @@ CASES: dict[str, tuple[str, str, set[int]]] = {
     "outside_straggler": ("WAIT_STRAGGLER", "wait", {1}),
     "scope_straggler": ("STRAGGLER", "augment", {1}),
 }
+SLOW_NS = 14_000_000
+"""The time by which the program slows a place."""
 HEALTHY = {"BALANCED", "COMPUTE_BOUND"}
 BUSY = {"HIGH_CPU"}
 """Verdicts on the machine, which also runs other tests."""
@@ -35,7 +37,7 @@ BUSY = {"HIGH_CPU"}
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of all cases, which one pair of processes trains in turn."""
     directory = tmp_path_factory.mktemp("jobs")
-    cases = [*CASES, "healthy", "scope", "outside", "non_finite"]
+    cases = [*CASES, "healthy", "scope", "outside", "non_finite", "backward_straggler"]
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM, str(directory), *cases],
         cwd=ROOT, env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
@@ -88,3 +90,24 @@ def test_losses_that_are_not_finite(jobs: Path, capsys: pytest.CaptureFixture[st
     run = diagnosed(jobs / "non_finite", capsys, 6)
     [found] = [each for each in run["verdicts"] if each["kind"] == "NON_FINITE"]
     assert (found["ranks"], found["evidence"]["marks"]) == ([0, 1], {"loss": 120})
+
+
+@pytest.mark.parametrize("engine", ["python", "duckdb"])
+def test_a_rank_that_is_slow_in_backward_alone(
+    jobs: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All ranks take the same time in it; DDP's own times distinguish work from waiting."""
+    run_command(["report", str(jobs / "backward_straggler"), "--json", "--engine", engine])
+    document = json.loads(capsys.readouterr().out)
+    first = next(each for each in document["findings"] if "STRAGGLER" in each["kind"])
+    assert (first["kind"], first["phase"], first["ranks"]) == ("COMPUTE_STRAGGLER", "backward", [1])
+    assert first["severity"] in ("warning", "critical")
+    assert first["evidence"]["wait_ns"] == pytest.approx(SLOW_NS, rel=0.2)
+    assert "COMPUTE_STRAGGLER" not in {each["kind"] for each in document["not_assessed"]}
+
+
+def test_a_healthy_job_has_no_straggler(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["report", str(jobs / "healthy"), "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert not [each for each in findings if "STRAGGLER" in each["kind"]
+                and each["severity"] != "notice"]  # fmt: skip

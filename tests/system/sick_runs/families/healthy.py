@@ -76,6 +76,8 @@ def healthy() -> list[Family]:
         family("healthy, heavy forward", ONE, of_plan=special.heavy_forward),
         family("healthy, late rank, DDP", DDP, of_plan=special.late_rank),
         family("healthy, clocks differ, DDP", DDP, of_plan=special.clocks_differ),
+        family("healthy, with its own times, DDP", at_least(DDP, 20),
+               change=special.has_ddp_times),
         family("healthy, clocks differ, FSDP", FSDP, of_plan=special.clocks_differ),
         family("healthy, one unit fewer, DDP", at_least(DDP, 60), of_plan=special.one_unit_fewer),
         family("healthy, interrupted by the user", ONE, change=special.is_interrupted),

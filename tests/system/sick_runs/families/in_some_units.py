@@ -180,6 +180,13 @@ def on_some_ranks() -> list[Family]:
                straggler("COMPUTE_STRAGGLER", "forward"), kind="COMPUTE_STRAGGLER",
                second=OURS, of_plan=special.late_rank),
     ]  # fmt: skip
+    measured = at_least(DDP, 20)
+    families += [
+        family(f"straggler, backward, {name}", measured,
+               straggler("COMPUTE_STRAGGLER", "backward"), kind="COMPUTE_STRAGGLER",
+               second=OURS, change=special.has_ddp_times, of_plan=of_plan)
+        for name, of_plan in (("DDP", None), ("clocks differ, DDP", special.clocks_differ))
+    ]  # fmt: skip
     families += [
         family("fewer units, ranks apart", APART, kind="UNEVEN", change=special.uneven),
         family("fewer units, DDP", DDP, kind="UNEVEN", change=special.uneven),

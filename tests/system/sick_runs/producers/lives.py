@@ -76,6 +76,11 @@ class Life:
         for name, values in self.case.values.items():
             value = float(values[self.rank, unit.place])
             self.session.mark(scope, name, value, unit.end)
+        if self.case.has_ddp_times and (0 < unit.place <= 10 or unit.place % 100 == 0 < unit.place):
+            [part] = [each for each in unit.parts if each.name == "backward"]
+            own = int(self.case.times.own["backward"][self.rank, unit.place])
+            waits = part.end - part.start - own
+            self.session.mark(scope, "cirron.ddp.exposed_ns", waits, part.start + own)
 
     def peaks(self, unit: Unit) -> dict[str, int]:
         """Return the attributes of a unit with its peaks of device memory."""

@@ -1,0 +1,100 @@
+"""Mark the times that DistributedDataParallel measures itself: its compute and communication.
+
+All ranks end a backward pass together, so its duration does not show which rank was slow. DDP
+measures in each process how long the pass computed, and how long it then waited for the other
+ranks. It measures its iterations 1 to 10, and every 100th (`_set_ddp_runtime_logging_sample_rate`,
+which is not changed: at every step, DDP itself takes half a millisecond). The times are read in
+the thread that trains, after a forward pass, when no backward pass has DDP's lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from time import time_ns
+from typing import Any, Final
+
+from .... import semconv as sc
+from ...session.errors import record_error
+from ...tracing.buffers import local
+from ...tracing.clock import now
+from ...tracing.mark import POINT
+from ...tracing.state import CONTEXT, SCOPE_KEY, state
+from ..patches import Patches
+
+_FIRST: Final = 10
+"""DDP measures every iteration up to this one, so they are all read."""
+_EVERY_NS: Final = 1_000_000_000
+"""The minimum time between later readings, ns: one takes 6 us."""
+_NEVER: Final = 2**63
+
+
+class DdpTimes:
+    """Reads the times of the process's DistributedDataParallel model."""
+
+    def __init__(self) -> None:
+        self._due = 0
+        """The time of the next reading, monotonic ns."""
+        self._read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """For each model, the iteration that was read last."""
+
+    def install(self, patches: Patches) -> None:
+        """Hook the end of DDP's forward. Raises AttributeError if this torch lacks it."""
+        import torch  # noqa: PLC0415
+
+        owner = torch.nn.parallel.DistributedDataParallel
+        original = owner._post_forward
+        _ = owner._get_ddp_logging_data
+        is_compiling = torch.compiler.is_dynamo_compiling
+
+        @functools.wraps(original)
+        def _post_forward(self_: Any, output: Any) -> Any:
+            if not is_compiling() and now() >= self._due:
+                self._mark(self_)
+            return original(self_, output)
+
+        patches.replace(owner, "_post_forward", _post_forward)
+
+    def _mark(self, model: Any) -> None:
+        """Mark the times that are new on the innermost open scope. Raises nothing."""
+        try:
+            times = self._new_times(model)
+            scope = CONTEXT.get().get(SCOPE_KEY) if times and state.recording else None
+            if scope is None or not scope._id:
+                return
+            # The wall clock may have been set since the session's clock was anchored.
+            at = now() - (time_ns() - times.pop("at"))
+            local.b.marks.extend(
+                (scope, name, value, at, POINT, {}) for name, value in times.items()
+            )
+        except Exception as error:
+            self._due = _NEVER
+            record_error("ddp", error)
+
+    def _new_times(self, model: Any) -> dict[str, int]:
+        """Return the times of an iteration by mark, and `at`, the end of its compute, Unix ns.
+
+        Empty if no later iteration was measured. With several models, a step has several backward
+        passes, whose times are not distinguished: then nothing is read any more.
+        """
+        before = self._read.setdefault(model, 0)
+        if len(self._read) > 1:
+            self._due = _NEVER
+            return {}
+        logger = model.logger
+        found = {} if logger is None else logger._get_ddp_logging_data().ints_map
+        iteration = found.get("iteration", 0)
+        self._due = now() + _EVERY_NS if iteration >= _FIRST else 0
+        compute, communication = (
+            found.get(f"backward_{each}_time", 0) for each in ("compute", "comm")
+        )
+        if iteration == before or compute <= 0 or communication <= 0:
+            return {}
+        self._read[model] = iteration
+        overlap = found.get("backward_compute_comm_overlap_time", 0)
+        return {
+            "at": found["backward_compute_time_end"],
+            sc.DDP_COMPUTE: compute,
+            sc.DDP_COMMUNICATION: communication,
+            sc.DDP_EXPOSED: max(communication - overlap, 0),
+        }
