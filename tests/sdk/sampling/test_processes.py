@@ -70,7 +70,8 @@ class TestTraining:
         spool = read_spool(tmp_path)
         spans = {span["id"]: span for span in spool.spans}
         marks = memory_marks(tmp_path)
-        assert len(marks) == result["sampling"]["samples"]
+        # More may be taken between the count and the end of the session.
+        assert len(marks) >= result["sampling"]["samples"]
         for mark in marks:
             attrs = mark["attrs"]
             assert (attrs["device_id"], attrs["backend"]) == (-1, "cpu")
