@@ -56,7 +56,7 @@ class StepFigures:
         is_inner = False
         total = 0
         for scope in ended:
-            parent = scope._above
+            parent: Any = scope._above
             if parent is not last_parent:
                 if step is not None:
                     work[step] = work.get(step, 0) + total
