@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ....ids import is_id
+from ....semconv import PLACE
 from ...records.memory_marks import STORMLOG, kind_of
 from .marks import KEY
 
@@ -39,7 +40,7 @@ def annotations_of(batch: Mapping[str, Any]) -> Iterator[Annotation]:
         name, text, time_ns = mark.get("name"), mark.get("value"), mark.get("ts_ns")
         if not isinstance(name, str) or not isinstance(text, str) or type(time_ns) is not int:
             continue
-        if kind_of(name) is None and not name.startswith(STORMLOG):
+        if kind_of(name) is None and not name.startswith(STORMLOG) and name != PLACE:
             yield Annotation(session_id, time_ns, name, text, str(mark.get("span_id")))
 
 

@@ -29,6 +29,16 @@ _EVERY_NS: Final = 1_000_000_000
 _NEVER: Final = 2**63
 
 
+def _anchor() -> int:
+    """Return wall time minus monotonic time, ns: the wall clock may be set while a job runs.
+
+    The thread may be interrupted between two readings, so the shortest of three intervals counts.
+    """
+    readings = [(now(), time_ns(), now()) for _ in range(3)]
+    before, wall_ns, after = min(readings, key=lambda each: each[2] - each[0])
+    return wall_ns - (before + after) // 2
+
+
 class DdpTimes:
     """Reads the times of the process's DistributedDataParallel model."""
 
@@ -62,8 +72,7 @@ class DdpTimes:
             scope = CONTEXT.get().get(SCOPE_KEY) if times and state.recording else None
             if scope is None or not scope._id:
                 return
-            # The wall clock may have been set since the session's clock was anchored.
-            at = now() - (time_ns() - times.pop("at"))
+            at = times.pop("at") - _anchor()
             local.b.marks.extend(
                 (scope, name, value, at, POINT, {}) for name, value in times.items()
             )
