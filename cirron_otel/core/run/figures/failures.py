@@ -74,8 +74,8 @@ class Failures:
         """Return the failures in the order of their end; at most 100.
 
         Processes that a signal ended come after those with an exception, because the launcher of a
-        job ends all ranks if one fails. If an exception is a lost connection to another process,
-        the processes that died without closing their session come ahead of it.
+        job ends all ranks if one fails. Those that died without a record of a signal come ahead of
+        their consequences: lost connections of other processes, and the job's exit code.
         """
         if not self._ended:
             return []
@@ -207,18 +207,17 @@ class Failures:
 
 def in_order(failures: Sequence[SessionFailure]) -> list[SessionFailure]:
     """Return failures with those first that are causes of the others."""
-    has_lost_peer = any(_LOST_PEER.search(each.error) for each in failures)
 
     def order(failure: SessionFailure) -> tuple[int, int]:
-        is_failed, time_ns = failure.state == "failed", failure.time_ns or 0
-        if not has_lost_peer:
-            return int(not is_failed), time_ns
-        if not is_failed:
+        place = 0
+        if failure.state != "failed":
             # A process that SIGTERM ended recorded that: its launcher sends it to all ranks.
-            return (4 if _BY_SIGNAL in failure.error else 1), time_ns
-        if failure.scope == JOB:
-            return 3, time_ns
-        return (2 if _LOST_PEER.search(failure.error) else 0), time_ns
+            place = 4 if _BY_SIGNAL in failure.error else 1
+        elif failure.scope == JOB:
+            place = 3
+        elif _LOST_PEER.search(failure.error):
+            place = 2
+        return place, failure.time_ns or 0
 
     return sorted(failures, key=order)
 

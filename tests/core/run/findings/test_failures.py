@@ -61,12 +61,11 @@ _SIGTERM = "killed: the process was ended by SIGTERM"
         ({"peer": _CLOSED, "term": _SIGTERM, "job": "exit code 1"}, ["peer", "job", "term"]),
         ({"peer": _CLOSED, "bad": "ValueError: bad", "died": _DIED}, ["bad", "died", "peer"]),
         ({"died": _DIED, "bad": "ValueError: bad"}, ["bad", "died"]),
-        ({"job": "exit code 1", "died": _DIED}, ["job", "died"]),
+        ({"job": "exit code 1", "died": _DIED, "term": _SIGTERM}, ["died", "job", "term"]),
+        ({"job": "exit code 1", "bad": "ValueError: bad"}, ["bad", "job"]),
     ],
 )
-def test_a_death_is_ahead_of_the_connections_that_it_closed(
-    errors: dict[str, str], order: list[str]
-) -> None:
+def test_a_death_is_ahead_of_its_consequences(errors: dict[str, str], order: list[str]) -> None:
     failures = [
         failure(id_, rank, _at(rank), error, "killed" if id_ in ("died", "term") else "failed",
                 scope=JOB if id_ == "job" else None)
