@@ -14,6 +14,7 @@ from typing import Any
 from ....semconv import GRAD_NORM, LOSS
 from ...session.errors import record_error
 from ...snapshots.unseen import unseen
+from ...tracing.clock import now
 from ...tracing.coerce import coerce
 from ...tracing.hidden_frames import strip
 from ...tracing.hook_marks import attributes_of, hook_mark
@@ -87,6 +88,7 @@ class Losses:
         try:
             if not state.recording:
                 return
+            begun = now()
             if isinstance(roots, (tuple, list)):
                 if len(roots) != 1:
                     return
@@ -102,7 +104,7 @@ class Losses:
             if is_first and not in_step:
                 is_first = not tracker.loaderless.repeats_backward
             is_first = is_first and not _logs(tracker, LOSS)
-            hook_mark(LOSS, value, attributes_of(is_first=is_first, in_step=in_step))
+            hook_mark(LOSS, value, attributes_of(is_first=is_first, in_step=in_step), begun)
         except Exception as error:
             record_error("torch", error)
 
@@ -199,6 +201,7 @@ class Norms:
         try:
             if not state.recording:
                 return
+            begun = now()
             value = self._reader.read(norm)
             if value is None:
                 return
@@ -213,7 +216,7 @@ class Norms:
             is_first = is_first and not _logs(tracker, GRAD_NORM)
             hook_mark(GRAD_NORM, value, attributes_of(
                 is_first=is_first, in_step=in_step, is_scaled=health.uses_scale
-            ))  # fmt: skip
+            ), begun)  # fmt: skip
         except Exception as error:
             record_error("torch", error)
 
