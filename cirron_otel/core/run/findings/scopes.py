@@ -44,8 +44,9 @@ _EARLY: Final = (
         1.0, is_host=True,
     ),
     _Rule(
-        "TRACING", "tracing", "Recording takes", "record",
-        ("record less: a lower sampling rate, and digests and snapshots less often",),
+        "TRACING", "tracing", "Recording takes", "step's recording",
+        ("record the phases of every tenth step only (detail_every=10)",
+         "take digests and snapshots less often"),
         None, is_host=True,
     ),
 )  # fmt: skip
