@@ -142,7 +142,8 @@ REST = "cirron.rest"
 UNIT_NS = "cirron.unit_ns"
 WAITING_NS = "cirron.waiting_ns"
 LOSS = "loss"
-"""The attribute with the last value of the marks of this name."""
+GRAD_NORM = "grad_norm"
+"""The names of the marks of torch's hooks, and of many programs; `LOSS` is also an attribute."""
 STEP_FIGURES = frozenset({UNIT_NS, WAITING_NS})
 """The attributes of a record whose names on the wire are the same, despite the reserved prefix."""
 
@@ -179,9 +180,6 @@ RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
 
 # Marks of the sampler: docs/memory.md defines each of them
-LOSS = "loss"
-GRAD_NORM = "grad_norm"
-"""The names of the marks that torch's hooks make, and many programs, too."""
 MEMORY = "memory"
 MEMORY_WARNING = "memory.warning"
 MEMORY_CRITICAL = "memory.critical"

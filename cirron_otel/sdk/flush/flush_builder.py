@@ -7,7 +7,6 @@ It writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -41,7 +40,6 @@ from .step_figures import StepFigures
 INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
 """The canonical order of snapshots."""
-_MOST_RARE = 4_096
 MOST_ATTEMPTS = 2
 """Maximum number of attempts to build batches from the same records.
 
@@ -197,7 +195,7 @@ class FlushBuilder:
     def _add_costs(self, ended: list[Scope], change: FlushChanges) -> None:
         """Add the time lost to flushes, and that of rare work, to that inside scopes."""
         background, inside = self.background, change.inside
-        for scope, ns in tuple(islice(rare_work, _MOST_RARE)):
+        for scope, ns in tuple(rare_work):
             while type(scope) is EnclosingSpan:
                 scope = scope._above  # noqa: PLW2901
             inside[scope] = inside.get(scope, 0) + ns

@@ -39,7 +39,10 @@ class Places:
     def __init__(self, training: TrainingThread) -> None:
         """`training` is the thread that trains, as far as it is known."""
         self._training = training
-        self._directory = Path.cwd()
+        try:
+            self._directory = Path.cwd()
+        except OSError:  # it was deleted
+            self._directory = Path(os.sep)
         self._installed = _installed()
         self._shown: dict[str, str | None] = {}
         """The name of each file in samples; None for one of an installed package."""
@@ -117,7 +120,7 @@ class Places:
             return None
         if any(path.is_relative_to(each) for each in self._installed):
             return None
-        is_below = path.is_relative_to(self._directory)
+        is_below = self._directory.name != "" and path.is_relative_to(self._directory)
         shown = str(path.relative_to(self._directory)) if is_below else path.name
         return shown[-_MOST_TEXT:]
 

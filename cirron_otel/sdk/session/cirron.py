@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Unpack
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -13,10 +14,12 @@ from ...core.config.keywords import CirronOptions, Output, ProfileOptions, Size,
 from ...core.config.options import NOT_GIVEN, OPTIONS, Config, NotGiven
 from ...core.config.resolve import Resolved, resolve
 from ..snapshots.recorder import watch
+from ..tracing.buffers import registry
 from ..tracing.inference import inference
 from ..tracing.loops import batches, epochs
 from ..tracing.mark import mark
-from ..tracing.phase import Phase
+from ..tracing.open_scopes import open_in
+from ..tracing.phase import STEPS, Phase
 from ..tracing.scope import Scope
 from ..tracing.state import CONTEXT, SCOPE_KEY
 from .errors import errors, record_error, report_problem
@@ -213,7 +216,8 @@ def profile(
 def _ends(profiler: Profiler, name: str | None) -> bool:
     """End an open session if `name` is that of another run; return whether it was ended.
 
-    A session stays open inside a scope of the program, and if its run began outside of the process.
+    A session stays open inside a scope of the program, while another thread has an open scope or
+    step, and if its run began outside of the process.
     """
     try:
         run = profiler.run
@@ -229,15 +233,26 @@ def _ends(profiler: Profiler, name: str | None) -> bool:
             reason = "its id is set"
         elif current is not None and current._depth and not isinstance(current, Phase):
             reason = f"the scope {current._name!r} is open"
+        elif (elsewhere := _open_elsewhere()) is not None:
+            reason = f"the scope {elsewhere._name!r} is open in another thread"
         else:
             profiler.shutdown()
             return True
-        problem = f"profile(name={name!r}): run {run.name!r} goes on, because {reason}"
+        problem = f"profile(name={name!r}): run {run.name!r} continues, because {reason}"
         if errors.last.get("profile") != problem:
             report_problem("profile", problem)
     except Exception as error:
         record_error("profile", error)
     return False
+
+
+def _open_elsewhere() -> Any:
+    """Return a scope of the program or a step that is open in another thread, or None."""
+    for buffers in tuple(registry):
+        for scope in () if buffers.ident == get_ident() else open_in(buffers):
+            if not isinstance(scope, Phase) or scope._name in STEPS:
+                return scope
+    return None
 
 
 def _hyperparameters(

@@ -26,7 +26,7 @@ from ..flush.rows import SnapshotRow
 from ..session.errors import record_error
 from ..tracing.buffers import local
 from ..tracing.clock import now, wall
-from ..tracing.rare_work import rare_work
+from ..tracing.rare_work import add_rare
 from ..tracing.state import ignore_epoch, state
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Snapshots:
         except Exception as error:
             record_error("snapshot", error)
         took = now() - begun
-        rare_work.append((scope._above, took))
+        add_rare(scope._above, took)
         self.seconds += took / 1e9
         self.longest = max(self.longest, took / 1e9)
 

@@ -21,7 +21,7 @@ from .buffers import MarkEntry
 from .hook_costs import unclocked_ns
 from .loops import STEP
 from .phase import Phase, unfold
-from .rare_work import rare_work
+from .rare_work import add_rare
 from .scope import NO_SESSION, Scope
 from .slow_steps import SlowSteps
 
@@ -146,7 +146,7 @@ class DetailSampler:
         else:
             count = sum(not phase._id for phase in step._folded)
             self.thinned += count
-            rare_work.append((step, count * unclocked_ns()[0]))
+            add_rare(step, count * unclocked_ns()[0])
             step._folded = None
 
     def _release(
@@ -179,15 +179,17 @@ class DetailSampler:
     def _thin(self, step: Scope, inside: _Inside, out: list[Scope], marks: list[MarkEntry]) -> None:
         self.partial.add(step)
         stay = {s for s in inside.scopes if _is_step(s) or _has_failed(s) or _is_referred_to(s)}
+        hook_ns, scope_ns = unclocked_ns()
+        unclocked = 0
         for scope in sorted(inside.scopes, key=_by_end):
             if scope in stay:
                 out.append(scope)
             else:
                 scope._id = 0
                 scope._above._overhead += scope._overhead
-                hook_ns, scope_ns = unclocked_ns()
-                rare_work.append((step, hook_ns if type(scope) is Phase else scope_ns))
+                unclocked += hook_ns if type(scope) is Phase else scope_ns
                 self.thinned += 1
+        add_rare(step, unclocked)
         marks += [entry if entry[0] in stay else (step, *entry[1:]) for entry in inside.entries]
 
 

@@ -195,6 +195,24 @@ def test_outside_of_a_training_one_sample_a_second_is_kept(
         assert sum(kept) == 3
 
 
+def test_session_in_a_deleted_working_directory_has_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    profiler = ci.profile(
+        output_dir=tmp_path / "out", exporters="none", join="none", handle_signals=False,
+        frameworks=[], sample_interval=0.01, places=True,
+    )  # fmt: skip
+    try:
+        assert profiler.enabled
+        assert "sampler" not in profiler.health()["swallowed_errors"]
+    finally:
+        ci.shutdown()
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_marks_in_the_spool(tmp_path: Path, is_on: bool) -> None:
     profiler = ci.profile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,8 +68,30 @@ def test_scope_of_the_program_keeps_the_session_open(
         assert profile(tmp_path, "b") is first
         assert profile(tmp_path, "b") is first
     assert [each.getMessage() for each in caplog.records] == [
-        "cirron-otel: profile(name='b'): run 'a' goes on, because the scope 'outer' is open"
+        "cirron-otel: profile(name='b'): run 'a' continues, because the scope 'outer' is open"
     ]
+    assert profile(tmp_path, "b") is not first
+
+
+def test_scope_of_another_thread_keeps_the_session_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = profile(tmp_path, "a")
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with ci.scope("elsewhere"):
+            is_open.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_open.wait()
+    with caplog.at_level(logging.WARNING):
+        assert profile(tmp_path, "b") is first
+    may_end.set()
+    thread.join()
+    assert "because the scope 'elsewhere' is open in another thread" in caplog.text
     assert profile(tmp_path, "b") is not first
 
 
@@ -78,4 +101,4 @@ def test_run_with_a_given_id_keeps_the_session_open(
     first = profile(tmp_path, "a", run_id="0123456789abcdef0123456789abcdef")
     with caplog.at_level(logging.WARNING):
         assert profile(tmp_path, "b") is first
-    assert "run 'a' goes on, because its id is set" in caplog.text
+    assert "run 'a' continues, because its id is set" in caplog.text

@@ -18,6 +18,7 @@ from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
 from cirron_otel.sdk.tracing.hook_costs import CLOCKED_PERCENT, unclocked_ns
 from cirron_otel.sdk.tracing.loops import batches, epochs
 from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.rare_work import rare_work
 from cirron_otel.sdk.tracing.scope import Scope
 from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 from tests.sdk.conftest import OpenSession
@@ -84,6 +85,17 @@ def test_the_inside_waits_until_its_step_has_ended(session_with: Open) -> None:
     assert [m.span_id for m in marks if m.name == "loss"] == [
         span.id for span in spans if span.name == "forward"
     ]
+
+
+def test_time_of_discarded_scopes_is_one_entry_for_each_step(session_with: Open) -> None:
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
+    rare_work.clear()
+    for _ in batches(range(300)):
+        for name in ("forward", "backward", "optimizer_step"):
+            with Scope(name):
+                pass
+    here.rows()
+    assert not rare_work
 
 
 def test_a_failed_step_keeps_its_inside(session_with: Open) -> None:

@@ -15,7 +15,7 @@ from ...session.errors import record_error
 from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
 from ...tracing.phase import LOOP_KEY
-from ...tracing.rare_work import rare_work
+from ...tracing.rare_work import add_rare
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .closures import REPLACEABLE, closure_of
@@ -325,7 +325,7 @@ class StepDigests:
         if scope is not None:
             self._put(taken)
             innermost = self._trackers.t.open or scope
-            rare_work.append((innermost, now() - begun))
+            add_rare(innermost, now() - begun)
         else:
             opened.waiting.add(taken, rng, batch)
 
