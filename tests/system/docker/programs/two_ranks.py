@@ -25,6 +25,7 @@ def train(rank: int, barrier: Any) -> None:
     import cirron_otel as ci
 
     ci.profile(frameworks=[])
+    barrier.wait()  # the first step contains no imports of the other rank
     for half in (range(STEPS // 2), range(STEPS // 2, STEPS)):
         for step in ci.batches(half):
             with ci.scope("data_load"):
