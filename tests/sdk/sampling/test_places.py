@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def test_samples_are_frequent_at_first_in_a_training(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(places.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def intervals(read: Places, count: int) -> list[float]:
         found = []
@@ -186,7 +187,7 @@ def test_outside_of_a_training_one_sample_a_second_is_kept(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(places.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with Stopped(lambda stop: stop(), "prepare") as read:
         kept = []
         for _ in range(30):
