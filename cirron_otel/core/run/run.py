@@ -261,8 +261,11 @@ class Run:
             yield device, list(points_of(records, device.samples, limit))
 
     def host_memory(self, limit: int) -> Iterator[HostMemory]:
-        """Yield the memory of each rank's process over time, as at most `limit` points."""
-        return host_memory(self._samples, limit)
+        """Yield the memory of each process with units over time, as at most `limit` points.
+
+        Without units, yield the memory of all processes.
+        """
+        return host_memory(self._samples, limit, {pid for _, pid in self.recording.extents})
 
     @cached_property
     def settings(self) -> dict[str, dict[Any, list[int | None]]]:

@@ -20,14 +20,44 @@ _SERIES: Final = frozenset({LOSS, GRAD_NORM})
 _EVALUATIONS: Final = frozenset({"eval", "evaluation", "val", "validation", "test"})
 
 
+_FEW: Final = 10
+"""Outside of steps, the program records a series itself if its marks on one scope have at most this
+number of the hooks' marks between them; with more, they are values of epochs."""
+
+
+class _Series:
+    """The marks of one series so far, by time."""
+
+    __slots__ = ("count", "in_step", "scope", "until")
+
+    def __init__(self) -> None:
+        self.until = 0
+        """The time of the last mark, monotonic ns."""
+        self.in_step = False
+        """Whether the last mark of the hooks was made in a step."""
+        self.count = 0
+        """The number of units with a mark of the hooks since the program's last mark."""
+        self.scope: Any = None
+        """The scope of the program's last mark outside of units."""
+
+    def add_own(self, scope: Any) -> bool:
+        """Add a mark of the program; return whether it shows that the program has the series."""
+        if unit_of(scope) is not None:
+            return True
+        count, before = self.count, self.scope
+        self.count, self.scope = 0, scope
+        return not self.in_step and 0 < count <= (_FEW if scope is before else 1)
+
+
 class HookMarks:
     """Selects the marks of the hooks of one session."""
 
     def __init__(self) -> None:
         self._of_program: set[str] = set()
         """The series that the program records itself."""
-        self._are_in_step: dict[str, bool] = {}
-        """For each series, whether the last mark of the hooks was made in a step."""
+        self._series: dict[str, _Series] = {}
+        """The other series of the hooks and of the program."""
+        self._has_hooks = False
 
     def select(self, marks: list[MarkEntry]) -> list[MarkEntry] | None:
         """Return the marks without those that are left out; None if all are recorded.
@@ -35,15 +65,10 @@ class HookMarks:
         A call with the result, or once more with the same marks, leaves out the same marks.
         """
         is_hooks = [type(entry[5]) is HookAttributes for entry in marks]
-        if any(is_hooks):
-            for entry, is_own in zip(marks, is_hooks, strict=True):
-                if is_own:
-                    self._are_in_step[entry[1]] = entry[5].in_step  # type: ignore[union-attr]
-        elif not self._are_in_step:
+        self._has_hooks = self._has_hooks or any(is_hooks)
+        if not self._has_hooks:
             return None
-        self._look_for_own(
-            entry for entry, is_own in zip(marks, is_hooks, strict=True) if not is_own
-        )
+        self._look_for_own(marks)
         selected = [
             entry for entry, is_own in zip(marks, is_hooks, strict=True)
             if not is_own or self._is_recorded(entry)
@@ -51,27 +76,25 @@ class HookMarks:
         return None if len(selected) == len(marks) else selected
 
     def _look_for_own(self, marks: Iterable[MarkEntry]) -> None:
-        """Find the series that the program records itself."""
-        for entry in marks:
-            name = entry[1]
-            if type(name) is not str or name not in _SERIES or name in self._of_program:
-                continue
-            if self._is_own(entry):
-                self._of_program.add(name)
+        """Find the series that the program records itself.
 
-    def _is_own(self, entry: MarkEntry) -> bool:
-        """Return whether a mark of the program is one value of each step, or of some steps.
-
-        A value of an epoch, outside of the steps, is not; neither is that of an evaluation.
+        A mark that is not later than those of earlier calls is not counted again.
         """
-        if entry[4] != POINT or isinstance(entry[2], (str, bool)):
-            return False
-        scope: Any = entry[0]
-        while scope._depth:
-            if type(scope._name) is str and scope._name in _EVALUATIONS:
-                return False
-            scope = scope._above
-        return not self._are_in_step.get(entry[1], False) or unit_of(entry[0]) is not None
+        of_series = [each for each in marks if type(each[1]) is str and each[1] in _SERIES]
+        for entry in sorted(of_series, key=lambda each: each[3]):
+            name, attributes = entry[1], entry[5]
+            if name in self._of_program:
+                continue
+            series = self._series.setdefault(name, _Series())
+            if entry[3] <= series.until:
+                continue
+            series.until = entry[3]
+            if type(attributes) is HookAttributes:
+                series.in_step = attributes.in_step
+                series.count += attributes.is_first
+            elif _is_value(entry) and series.add_own(entry[0]):
+                self._of_program.add(name)
+                del self._series[name]
 
     def _is_recorded(self, entry: MarkEntry) -> bool:
         attributes: Any = entry[5]
@@ -85,3 +108,15 @@ class HookMarks:
             except Exception:
                 return is_wanted  # the error is counted when the mark is recorded
         return is_wanted if math.isfinite(value) else not attributes.is_scaled
+
+
+def _is_value(entry: MarkEntry) -> bool:
+    """Return whether a mark of the program is a number, and not of an evaluation."""
+    if entry[4] != POINT or isinstance(entry[2], (str, bool)):
+        return False
+    scope: Any = entry[0]
+    while scope._depth:
+        if type(scope._name) is str and scope._name in _EVALUATIONS:
+            return False
+        scope = scope._above
+    return True

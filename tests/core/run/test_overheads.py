@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cirron_otel.core.records.rows import IndexedSpan
+from cirron_otel.core.run.load import columns
 from cirron_otel.core.run.load.errors import NotReducibleError
+from cirron_otel.core.run.load.lanes import LaneSums
+from cirron_otel.core.run.load.overheads import Overheads
 from cirron_otel.core.run.load.reducer import Reducer
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
@@ -79,3 +84,30 @@ def test_mark_in_another_batch_than_its_scope_is_not_reduced_in_one_pass(tmp_pat
     reducer.add_batch(first)
     with pytest.raises(NotReducibleError, match="a time of tracing"):
         reducer.add_batch(second)
+
+
+def test_times_inside_scopes_without_marks_need_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `overhead_marks=N`, most scopes with a marked child have no mark themselves."""
+    monkeypatch.setattr(columns, "_UNSEALED", 16)
+    monkeypatch.setattr(columns, "_IN_MEMORY", 4096)
+    overheads, sizes = Overheads(), []
+    tracemalloc.start()
+    try:
+        for step in range(4_000):
+            if step in (1_000, 3_999):
+                sizes.append(tracemalloc.get_traced_memory()[0])
+            rank = None if step % 2 else 0
+            phase = IndexedSpan(id=f"p{step}", parent_id=f"s{step}", name="forward", rank=rank)
+            overheads.add([phase], {phase.id: 10})
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 30_000
+    for step in range(0, 4_000, 4):  # the mark of a step in a later batch has the times inside it
+        overheads.add([IndexedSpan(id=f"s{step}", parent_id="e", name="step")], {f"s{step}": 11})
+    sums = LaneSums()
+    overheads.finish(sums)
+    assert {rank: each.overhead_ns for rank, each in sums.ranks.items()} == {
+        None: 2_000 * 10 + 1_000 * 11, 0: 1_000 * 10,
+    }  # fmt: skip

@@ -24,8 +24,10 @@ _EPOCH: Final = "epoch"
 _BY_SIGNAL: Final = "the process was ended by SIG"
 """The words of a process that a signal ended, and that could record it."""
 _LOST_PEER: Final = re.compile(
-    "gloo/transport|ncclRemoteError|remote process exited|DistNetworkError"
-    "|Watchdog caught collective operation timeout"
+    r"gloo/transport|(?:Connection closed by peer|Read error|writev) \["
+    r"|NCCL communicator was aborted"
+    r"|nccl(?:Remote|System)Error|remote process exited|DistNetworkError"
+    r"|Watchdog caught collective operation timeout"
 )
 """The errors of a process that lost the connection to another one (torch.distributed)."""
 

@@ -100,12 +100,13 @@ def _points(
         x = (times - times[0]) / SECOND_NS
     else:
         lane = next((each for each in lanes if each.rank == use.rank), lanes[0])
-        if len(lane.start) < _FEWEST_UNITS:
+        if len(lane.start) * lane.size < _FEWEST_UNITS:
             return None
         ends = np.append(lane.start, lane.start[-1] + lane.ns[-1])
         inside = (times >= ends[0]) & (times <= ends[-1])
         times, sizes = times[inside], sizes[inside]
-        x = np.interp(times.astype(np.float64), ends.astype(np.float64), np.arange(len(ends)))
+        units = np.arange(len(ends)) * lane.size
+        x = np.interp(times.astype(np.float64), ends.astype(np.float64), units)
     if not len(x):
         return None
     is_warm = x >= x[0] + _WARM_UP * (x[-1] - x[0])

@@ -33,6 +33,7 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
     "hash": ("hash",),
+    "overhead": ("around", "rank", "ns"),
     "series": ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value"),
     "digested_step": (
         "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",

@@ -53,3 +53,11 @@ def contains(hashes: np.ndarray, id_: str) -> bool:
     """Return whether an id is among those with hashes in order."""
     place = int(np.searchsorted(hashes, hash(id_)))
     return place < len(hashes) and bool(hashes[place] == hash(id_))
+
+
+def are_in(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return which of other hashes are among hashes in order."""
+    if not len(hashes):
+        return np.zeros(len(others), bool)
+    found: np.ndarray = hashes[np.searchsorted(hashes, others) % len(hashes)] == others
+    return found

@@ -28,7 +28,7 @@ from ..shapes.producers import REQUEST, TRAINING, Producer, producer_of
 from .blocks import unit_blocks
 from .canonical import CanonicalNames, is_canonical
 from .errors import NotReducibleError
-from .hashes import IdHashes, contains, hashes_of
+from .hashes import IdHashes, are_in, contains, hashes_of
 from .lanes import LaneSums
 from .marks import Marks
 from .overheads import Overheads
@@ -244,7 +244,7 @@ class Reducer:
         above = (*self._waiting, *(parent for parent, _ in self.built.extents))
         parents = {each for each in above if each is not None}
         gone = hashes_of(parent for parent in parents if parent not in known)
-        if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
+        if are_in(ids, gone).any():
             raise NotReducibleError("a span came after its parent, or a unit is inside another one")
 
     def _add_units(self, steps: Iterable[Numbered]) -> None:

@@ -48,6 +48,25 @@ def test_the_first_death_is_the_finding_and_others_are_victims() -> None:
 
 
 _CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]"
+_LOST = {
+    "gloo": _CLOSED,
+    "gloo without a path": "RuntimeError: Connection closed by peer [10.0.0.2]:42137",
+    "gloo reads": "RuntimeError: [pair.cc:553] Read error [::1]:42137: Connection reset by peer",
+    "gloo writes": "RuntimeError: writev [127.0.0.1]:42137: Broken pipe",
+    "a collective's timeout": "DistBackendError: Watchdog caught collective operation timeout",
+    "NCCL's system error": "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled system"
+    " error (run with NCCL_DEBUG=INFO for details), ncclSystemError: System call (e.g. socket,"
+    " malloc) or external library call failed or device error.",
+    "NCCL's remote error": "DistBackendError: ncclRemoteError: A call failed possibly due to a"
+    " network error or a remote process exiting prematurely.",
+    "an aborted communicator": "DistBackendError: NCCL communicator was aborted on rank 1.",
+    "the store": "DistNetworkError: failed to recv, got 0 bytes",
+}
+_OTHER = {
+    "a value": "ValueError: bad",
+    "a client of the program": "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "NCCL's use": "DistBackendError: ncclInvalidUsage: This usually reflects invalid usage of NCCL",
+}
 _TIMEOUT = "DistBackendError: Watchdog caught collective operation timeout"
 _DIED = "incomplete: the process ended without closing this scope"
 _SIGTERM = "killed: the process was ended by SIGTERM"
@@ -72,6 +91,17 @@ def test_a_death_is_ahead_of_its_consequences(errors: dict[str, str], order: lis
         for rank, (id_, error) in enumerate(errors.items())
     ]  # fmt: skip
     assert [each.session for each in in_order(failures)] == order
+
+
+@pytest.mark.parametrize("name", [*_LOST, *_OTHER])
+def test_lost_connections_come_after_a_death(name: str) -> None:
+    """The connection is lost before the time of the death, which is that of its last record."""
+    failures = [
+        failure("peer", 0, _at(0), (_LOST | _OTHER)[name], "failed"),
+        failure("died", 1, _at(1), _DIED, "killed"),
+    ]
+    found = [each.session for each in in_order(failures)]
+    assert found == (["died", "peer"] if name in _LOST else ["peer", "died"])
 
 
 def test_a_killed_process_was_at_or_after_its_last_unit() -> None:

@@ -111,6 +111,16 @@ def test_memory_that_grows_until_the_end_is_a_finding(name: str) -> None:
     assert finding.evidence["per_unit_bytes"] == pytest.approx(3 * _GIB / 100, rel=0.35)
 
 
+@pytest.mark.parametrize("entries", [10, 100])
+def test_the_growth_of_a_unit_does_not_depend_on_joined_entries(entries: int) -> None:
+    ledger = job(1, entries, usual={"forward": 95.5 * 100 / entries})
+    ledger.lanes[0].size = 2_000 // entries
+    use = _use(0, _GIB * (1 + 3 * PLACES), 80 * _GIB, "cpu")
+    (finding,) = (e for e in conclude(Facts(ledger, memory=[use])) if "CREEP" in e.kind)
+    assert finding.evidence["per_unit_bytes"] == pytest.approx(3 * _GIB / 2_000, rel=0.05)
+    assert finding.evidence["units_until_full"] == pytest.approx(76 / 3 * 2_000, rel=0.05)
+
+
 def test_processes_of_a_host_reach_its_limit_together() -> None:
     sizes = _GIB * (1 + 3 * PLACES)
     uses = [replace(_use(rank, sizes, 80 * _GIB, "cpu"), used_bytes=50 * _GIB) for rank in range(2)]

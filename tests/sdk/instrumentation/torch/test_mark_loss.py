@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import weakref
@@ -284,6 +285,55 @@ def test_loss_of_an_epoch_or_an_evaluation_replaces_nothing(record: Callable[...
 
     marks = record(program)
     assert len([path for _, path in marks if path.endswith("backward")]) == 12
+
+
+def _with_own(marks: int, steps: int, *, has_scope: bool, flush: bool) -> Callable[[], None]:
+    """Return a program without a loader that marks `loss` after each of some groups of steps."""
+
+    def program() -> None:
+        model, optimizer, data = _model()
+        for number in range(marks):
+            with ci.scope("epoch", number) if has_scope else contextlib.nullcontext():
+                for _ in range(steps):
+                    optimizer.zero_grad()
+                    model(data[0]).square().mean().backward()
+                    optimizer.step()
+                ci.mark("loss", 7.0)
+            if flush:
+                ci.flush()
+
+    return program
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "has_scope", "is_own"),
+    [(1, False, True), (10, False, True), (11, False, False), (40, False, False),
+     (1, True, True), (2, True, False), (40, True, False)],
+)  # fmt: skip
+def test_without_a_loader_a_loss_of_many_steps_or_of_an_epoch_replaces_nothing(
+    record: Callable[..., Any], steps: int, has_scope: bool, is_own: bool, flush: bool
+) -> None:
+    marks = values(record(_with_own(4, steps, has_scope=has_scope, flush=flush)))
+    # One mark after several steps does not decide, so a flush after it has the hooks' marks.
+    of_hooks = (steps if flush and steps > 1 else 0) if is_own else 4 * steps
+    assert len(marks) == 4 + of_hooks
+
+
+def test_without_a_loader_own_losses_of_all_steps_of_an_epoch_replace_those_of_the_hooks(
+    record: Callable[..., Any],
+) -> None:
+    def program() -> None:
+        model, optimizer, data = _model()
+        for number in range(2):
+            with ci.scope("epoch", number):
+                for batch in data:
+                    loss = model(batch).square().mean()
+                    ci.mark("loss", 7.0)
+                    loss.backward()
+                    optimizer.step()
+
+    assert values(record(program)) == [7.0] * 12
 
 
 class OtherScaler(torch.amp.GradScaler):
