@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import cirron_otel as ci
+from cirron_otel.semconv import OVERHEAD_NS
 from tests.kit.sessions.spool_trees import Spool, read_spool
 
 PROGRAM = "tests.sdk.instrumentation.torch.programs.threads_without_loader"
@@ -39,6 +40,12 @@ def test_threads_with_a_model_each_have_their_own_steps(tmp_path: Path) -> None:
         assert names[name] == threads * steps
     steps_of = Counter(span["parent_id"] for span in spool.spans if span["name"] in PHASES)
     assert set(steps_of.values()) == {len(PHASES)}
+    assert min(overheads(spool)) >= 0
+
+
+def overheads(spool: Spool) -> list[int]:
+    """Return the times that recording took, ns."""
+    return [mark["value"] for mark in spool.marks if mark["name"] == OVERHEAD_NS]
 
 
 class Watched(torch.nn.Parameter):
@@ -55,11 +62,22 @@ class Watched(torch.nn.Parameter):
 
 
 class Model(torch.nn.Linear):
-    """Counts in which threads the gradient of its weight is read."""
+    """Counts in which threads the gradient of its weight is read; has an optimizer."""
 
     def __init__(self) -> None:
         super().__init__(4, 1)
         self.weight = Watched(torch.ones(1, 4))
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.01)
+        self.loss: Any = None
+
+    def begin_step(self) -> None:
+        """Compute a loss."""
+        self.loss = self(torch.ones(2, 4)).sum()
+
+    def end_step(self) -> None:
+        """Run the backward pass and the optimizer."""
+        self.loss.backward()
+        self.optimizer.step()
 
     def backward(self) -> Counter[int]:
         """Run a backward pass, and return how often each thread read the gradient in it."""
@@ -96,3 +114,25 @@ def test_gradient_of_a_model_that_several_threads_train_is_not_read(threads: Any
         assert not thread.submit(model.backward).result()
     second.shutdown()
     assert first.submit(model.backward).result()
+
+
+def test_time_of_the_hooks_is_moved_to_the_step_of_its_thread(
+    threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor], tmp_path: Path
+) -> None:
+    """Both threads add to the session, the parent of their phases until their optimizers step."""
+    first, second = [(thread, Model()) for thread in threads]
+    for thread, model in (first, second, first, second):
+        thread.submit(model.begin_step).result()
+        thread.submit(model.end_step).result()
+    for thread, model in (first, second):
+        thread.submit(model.begin_step).result()
+    for thread, model in (first, second):
+        thread.submit(model.end_step).result()
+    first[0].submit(first[1].begin_step).result()
+    second[0].submit(second[1].begin_step).result()
+    second[0].submit(second[1].end_step).result()
+    first[0].submit(first[1].end_step).result()
+    ci.shutdown()
+    spool = read_spool(tmp_path)
+    assert sum(span["name"] == "step" for span in spool.spans) == 8
+    assert min(overheads(spool)) > 0
