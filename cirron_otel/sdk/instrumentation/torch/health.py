@@ -150,12 +150,20 @@ class Scaling:
             if not isinstance(outputs, (tuple, list)):
                 outputs, result = (outputs,), (result,)
             new = [
-                (weakref.ref(scaled), self._reader.detached(each))
+                (_reference_to(scaled), self._reader.detached(each))
                 for each, scaled in zip(outputs, result, strict=False)
             ]
             health.scaled = [*health.scaled[len(new) - _MOST_SCALED :], *new][-_MOST_SCALED:]
         except Exception as error:
             record_error("torch", error)
+
+
+def _reference_to(scaled: Any) -> Any:
+    """Return a weak reference, or one to nothing: the losses in an iterable are not known."""
+    try:
+        return weakref.ref(scaled)
+    except TypeError:
+        return _nothing
 
 
 def _unscaled(scaled: list[tuple[Any, Any]], root: Any) -> Any:
