@@ -50,11 +50,11 @@ def attributes_of(*, is_first: bool, in_step: bool, is_scaled: bool = False) -> 
     return _ATTRIBUTES[is_first, in_step, is_scaled]
 
 
-def hook_mark(name: str, value: Any, attributes: HookAttributes, begun: int) -> None:
+def hook_mark(name: str, value: Any, attributes: HookAttributes, begun: int) -> int:
     """Attach a float, or a `Deferred`, to the innermost open scope, as `mark` does.
 
-    The hook began at `begun`, monotonic ns. Its time counts for the scope around a phase: phases
-    have no marks of their own with the SDK's time.
+    The hook began at `begun`, monotonic ns. Return its time, ns, which counts for the scope around
+    a phase: phases have no marks of their own with the SDK's time.
     """
     at = now()
     scope = _get().get(SCOPE_KEY) or state.session
@@ -66,7 +66,9 @@ def hook_mark(name: str, value: Any, attributes: HookAttributes, begun: int) -> 
         check_room(buffers, len(ring))
     ring.append((scope, name, value, at, POINT, attributes))
     outer = scope._above if type(scope) is Phase else scope
-    outer._overhead += now() - begun
+    took_ns = now() - begun
+    outer._overhead += took_ns
+    return took_ns
 
 
 def unit_of(scope: Any) -> Any:

@@ -19,10 +19,18 @@ _PART = 1_048_576
 
 
 class Gradients:
-    """Tracks the gradient and the version of one trained parameter between two backward passes."""
+    """Tracks the gradient and the version of one trained parameter between two backward passes.
+
+    Each thread tracks a parameter of a model that it calls itself. Torch crashes if one thread
+    reads a gradient while another replaces it.
+    """
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
+        self.parameter: Any = None
+        """A weak reference to a trained parameter of the thread's model."""
+        self.seeks_parameter = False
+        """Whether to find a trained parameter in backward passes, because no model provided one."""
         self._reference: Any = None
         """A weak reference to the parameter; None if no parameter with a gradient is known."""
         self._version = self._gradient_version = 0
@@ -31,6 +39,18 @@ class Gradients:
         """Whether the gradient was zero at the end of the backward pass, or was not read."""
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
+
+    def watch(self, reference: Any) -> None:
+        """Track the parameter of a weak reference from the next backward pass on."""
+        self.parameter = self._torch_state.parameter = reference
+
+    def version(self) -> int | None:
+        """Return how often the parameter was changed; None if no parameter is known."""
+        parameter = self._trained()
+        if parameter is None:
+            return None
+        with self._torch_state.unseen():
+            return int(parameter._version)
 
     def backward_begins(self) -> None:
         """Compare the parameter with its state after the last backward pass."""
@@ -43,8 +63,8 @@ class Gradients:
             with self._torch_state.unseen():
                 self.accumulates_gradients = (
                     parameter is not None
-                    and parameter.grad is not None
                     and parameter._version == self._version
+                    and (self._is_shared(parameter) or parameter.grad is not None)
                 )
 
     def backward_ended(self, *, is_read: bool = False) -> None:
@@ -54,13 +74,15 @@ class Gradients:
         does not change its version.
         """
         self._is_first = False
-        parameter, torch_state = self._trained(), self._torch_state
-        with torch_state.unseen():
-            if parameter is None or parameter.grad is None:
-                self._reference, torch_state.seeks_parameter = None, True
-            else:
-                self._reference, self._version = torch_state.parameter, int(parameter._version)
-                gradient = parameter.grad
+        parameter = self._trained()
+        with self._torch_state.unseen():
+            is_shared = parameter is not None and self._is_shared(parameter)
+            gradient = None if parameter is None or is_shared else parameter.grad
+            if gradient is None and not is_shared:
+                self._reference, self.seeks_parameter = None, True
+                return
+            self._reference, self._version = self.parameter, int(parameter._version)
+            if gradient is not None:
                 self._gradient_version = int(gradient._version)
                 self._was_zero = not (is_read and _can_read(gradient)) or _is_zero(gradient)
 
@@ -77,7 +99,7 @@ class Gradients:
         read, because that would wait for the device.
         """
         parameter = None if self._reference is None else self._reference()
-        if parameter is None:
+        if parameter is None or self._is_shared(parameter):
             return False
         with self._torch_state.unseen():
             gradient = parameter.grad
@@ -102,8 +124,15 @@ class Gradients:
         self._reference, self._is_first = None, True
 
     def _trained(self) -> Any:
-        reference = self._torch_state.parameter
-        return None if reference is None else reference()
+        return None if self.parameter is None else self.parameter()
+
+    def _is_shared(self, parameter: Any) -> bool:
+        """Return whether another thread trains the parameter too, and may replace its gradient."""
+        torch_state = self._torch_state
+        return torch_state.gate.is_shared and any(
+            each.backwards and each.gradients is not self and each.gradients._trained() is parameter
+            for each in list(torch_state.trackers)
+        )
 
 
 def _can_read(gradient: Any) -> bool:

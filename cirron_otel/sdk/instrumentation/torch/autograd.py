@@ -64,12 +64,12 @@ class Autograd:
                 if tracker.is_plain and inside == tracker.base:
                     tracker.backwards += 1
                     phase = tracker.backward = tracker.enter_plain(kind, "backward", None, begun)
-                    if tracker.torch_state.seeks_parameter and args:
+                    if tracker.gradients.seeks_parameter and args:
                         _seek(tracker, args[0])
                 elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
                     return original(*args, **kwargs)
                 else:
-                    if tracker.torch_state.seeks_parameter and args:
+                    if tracker.gradients.seeks_parameter and args:
                         _seek(tracker, args[0])
                     phase = _enter(tracker, kind, begun)
                 if losses is not None:
@@ -116,11 +116,12 @@ def _enter(tracker: Tracker, kind: int, begun: int) -> Any:
 
 
 def _seek(tracker: Tracker, tensors: Any) -> None:
-    torch_state = tracker.torch_state
+    gradients = tracker.gradients
     try:
-        with torch_state.unseen():
-            torch_state.parameter = parameter = find_trained_parameter(tensors)
-            torch_state.seeks_parameter = parameter is None
+        with tracker.torch_state.unseen():
+            parameter = find_trained_parameter(tensors)
+            gradients.watch(parameter)
+            gradients.seeks_parameter = parameter is None
             if parameter is not None and tracker.compiled is not None:
                 tracker.compiled.version = parameter()._version
     except Exception as error:

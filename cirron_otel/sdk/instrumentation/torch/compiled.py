@@ -222,9 +222,9 @@ def _is_scalar(names: dict[str, Any]) -> bool:
 
 
 def _version(tracker: Tracker) -> int | None:
-    torch_state = tracker.torch_state
-    version = torch_state.version()
-    torch_state.seeks_parameter = torch_state.seeks_parameter or version is None
+    gradients = tracker.gradients
+    version = gradients.version()
+    gradients.seeks_parameter = gradients.seeks_parameter or version is None
     return version
 
 

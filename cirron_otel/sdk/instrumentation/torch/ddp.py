@@ -47,6 +47,8 @@ class DdpTimes:
         """The time of the next reading, monotonic ns."""
         self._read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """For each model, the iteration that was read last."""
+        self._model: Any = None
+        """A weak reference to the model that was called last."""
 
     def install(self, patches: Patches) -> None:
         """Hook the end of DDP's forward. Raises AttributeError if this torch lacks it."""
@@ -83,13 +85,16 @@ class DdpTimes:
     def _new_times(self, model: Any) -> dict[str, int]:
         """Return the times of an iteration by mark, and `at`, the end of its compute, Unix ns.
 
-        Empty if no later iteration was measured. With several models, a step has several backward
-        passes, whose times are not distinguished: then nothing is read any more.
+        Empty if no later iteration was measured. If a model is called again after another one, a
+        step may have several backward passes, whose times are not distinguished: then nothing is
+        read any more.
         """
+        if self._model is None or self._model() is not model:
+            if model in self._read:
+                self._due = _NEVER
+                return {}
+            self._model = weakref.ref(model)
         before = self._read.setdefault(model, 0)
-        if len(self._read) > 1:
-            self._due = _NEVER
-            return {}
         logger = model.logger
         found = {} if logger is None else logger._get_ddp_logging_data().ints_map
         iteration = found.get("iteration", 0)

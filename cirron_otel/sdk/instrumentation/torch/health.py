@@ -104,7 +104,8 @@ class Losses:
             if is_first and not in_step:
                 is_first = not tracker.loaderless.repeats_backward
             is_first = is_first and not _logs(tracker, LOSS)
-            hook_mark(LOSS, value, attributes_of(is_first=is_first, in_step=in_step), begun)
+            attributes = attributes_of(is_first=is_first, in_step=in_step)
+            tracker.opened_ns += hook_mark(LOSS, value, attributes, begun)
         except Exception as error:
             record_error("torch", error)
 
@@ -149,12 +150,20 @@ class Scaling:
             if not isinstance(outputs, (tuple, list)):
                 outputs, result = (outputs,), (result,)
             new = [
-                (weakref.ref(scaled), self._reader.detached(each))
+                (_reference_to(scaled), self._reader.detached(each))
                 for each, scaled in zip(outputs, result, strict=False)
             ]
             health.scaled = [*health.scaled[len(new) - _MOST_SCALED :], *new][-_MOST_SCALED:]
         except Exception as error:
             record_error("torch", error)
+
+
+def _reference_to(scaled: Any) -> Any:
+    """Return a weak reference, or one to nothing: the losses in an iterable are not known."""
+    try:
+        return weakref.ref(scaled)
+    except TypeError:
+        return _nothing
 
 
 def _unscaled(scaled: list[tuple[Any, Any]], root: Any) -> Any:
@@ -214,9 +223,10 @@ class Norms:
                 is_first = stepped != health.norms.stepped
             health.norms.stepped = stepped
             is_first = is_first and not _logs(tracker, GRAD_NORM)
-            hook_mark(GRAD_NORM, value, attributes_of(
+            attributes = attributes_of(
                 is_first=is_first, in_step=in_step, is_scaled=health.uses_scale
-            ), begun)  # fmt: skip
+            )
+            tracker.opened_ns += hook_mark(GRAD_NORM, value, attributes, begun)
         except Exception as error:
             record_error("torch", error)
 

@@ -75,8 +75,6 @@ class LoaderlessSteps:
         """Identifies the model whose parameter is watched, by the dict of its span attributes."""
         self._above: Any = None
         self._step_count = 0
-        self._cost_before = 0
-        """The SDK's own time in that scope before the phases of the next step, ns."""
         self._made_at = 0
         """The number of optimizers constructed before the last step."""
         self._begins_with_zero_grad = False
@@ -146,7 +144,8 @@ class LoaderlessSteps:
         if not kind & (BACKWARD | UPKEEP) and self._have_weights_changed():
             self._weights_changed()
         made, evaluates = tracker.torch_state.optimizers_made, kind == FORWARD and self.evaluates
-        waiting = WaitingPhase(phase, kind, graph, made, evaluates=evaluates)
+        cost_ns = tracker.opened_ns + now() - phase._until
+        waiting = WaitingPhase(phase, kind, graph, made, cost_ns, evaluates=evaluates)
         if kind == BACKWARD:
             self.gradients.backward_ended()
             waiting.accumulates = self.gradients.accumulates_gradients
@@ -213,14 +212,14 @@ class LoaderlessSteps:
     def _make(self, parent_scope: Any, waiting: list[WaitingPhase]) -> Iteration:
         if parent_scope is not self._above:
             self._above, self._step_count = parent_scope, 0
-            self._cost_before = parent_scope._overhead
         self._made_at = self._tracker.torch_state.optimizers_made
         step = new_step()
         begin(step, "step", self._step_count, None, parent_scope, _get(), now())
         self._step_count += 1
-        # The hooks of its phases, whose parent was not known when they ran.
-        step._overhead = parent_scope._overhead - self._cost_before
-        parent_scope._overhead = self._cost_before
+        # The hooks of its phases, whose parent was not known when they ran. Other threads add to
+        # the same parent, so a value that one of them adds at this moment may be lost.
+        step._overhead = sum(each.cost_ns for each in waiting)
+        parent_scope._overhead = max(parent_scope._overhead - step._overhead, 0)
         self._begins_with_zero_grad = bool(waiting) and waiting[0].kind == ZERO_GRAD
         if waiting:
             first = waiting[0].phase

@@ -252,7 +252,9 @@ class Modules:
                     known.is_usual = True
                     self._torch_state.trained.add(module)
                     self._torch_state.configuration.model_trains(module)
-                    self._torch_state.parameter = known.parameter or self._torch_state.parameter
+                    if known.parameter is not None:
+                        tracker.gradients.watch(known.parameter)
+                _watch_first(tracker, known)
                 tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
                     self._outside_of_steps(tracker.loaderless, known, module)
@@ -301,7 +303,8 @@ class Modules:
         if not torch_state.is_grad_enabled():
             return
         if loaderless.model is not known.attrs and known.parameter is not None:
-            loaderless.model, torch_state.parameter = known.attrs, known.parameter
+            loaderless.model = known.attrs
+            loaderless.gradients.watch(known.parameter)
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
         """Return whether autograd runs this call on one of its own threads."""
@@ -313,7 +316,7 @@ class Modules:
         if model is not None:
             # The model's `forward` was called directly, and is running.
             self._adopt(type(model), "forward")
-            self._remember(model)
+            _watch_first(tracker, self._remember(model))
             self._torch_state.trained.add(model)
             self._torch_state.configuration.model_trains(model)
             tracker.passes.called(model)
@@ -338,7 +341,6 @@ class Modules:
         if kind == FORWARD:
             with self._torch_state.unseen():
                 known_module.parameter = first_trained(module)
-            self._torch_state.parameter = self._torch_state.parameter or known_module.parameter
         return known_module
 
 
@@ -347,6 +349,13 @@ class _InertModules:
 
     def enter(self, *_: Any) -> None:
         """Record nothing."""
+
+
+def _watch_first(tracker: Tracker, known: KnownModule) -> None:
+    """Watch the first model that a thread calls, until it calls one that it trains."""
+    if tracker.gradients.parameter is None:
+        tracker.gradients.parameter = known.parameter
+        tracker.torch_state.parameter = tracker.torch_state.parameter or known.parameter
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:

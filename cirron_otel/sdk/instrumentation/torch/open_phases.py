@@ -241,6 +241,8 @@ class OpenPhases(OpenStep):
             phase._start, opened = now(), phase._start
             phase._above._overhead += phase._start - opened
         phase._before = self.inside
+        if not phase._before:
+            self.opened_ns = phase._start - begun if phase._id else 0
         self.inside |= kind
         self.open = phase
         if kind & TIMED and self.clock is not None:

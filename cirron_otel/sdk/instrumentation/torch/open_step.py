@@ -99,6 +99,7 @@ class OpenStep:
         "is_plain",
         "iteration",
         "loop",
+        "opened_ns",
         "outside",
         "own_pass",
         "parent",
@@ -139,14 +140,15 @@ class OpenStep:
         """The value of `context` outside the closure."""
         self.folds = False
         """Whether the step's phases have no records so far (`Step._folded`)."""
-        self.steps_begun = 0
-        """Number of steps in passes over loaders, counted only with `detail_every`."""
+        self.opened_ns = 0
+        """The time that the hooks took to open and mark the last outermost phase, ns."""
+        self.steps_begun = self.stepped = 0
+        """Number of steps in passes over loaders, counted only with `detail_every`, and number of
+        optimizer steps begun."""
         self.buffers: Any = None
         self.clock: Any = torch_state.clock
         self.batch: LoopFetches | None = None
         """Set while a manual loop (`ci.batches`) fetches its next item; fetches belong to it."""
-        self.stepped = 0
-        """Number of optimizer steps begun."""
         self.copies: Any = None
         """An open group of copies to a device (`transfers.Copies`)."""
         self.is_ahead = False

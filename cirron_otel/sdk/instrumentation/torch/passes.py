@@ -311,7 +311,7 @@ class Passes(EndingPasses):
         elif training is not None and self._may_be_evaluation(training, kind):
             self._note_backward(training, kind)
         elif self.training is not None and not self.training.is_decided:
-            self.training.version = self._tracker.torch_state.version()
+            self.training.version = self._tracker.gradients.version()
             self.training.was_forward = self.training.is_decided = True
             is_usual = self.training.other is None and self.training.unused is None
             self._tracker.is_plain = is_usual and self._tracker.context is not None
@@ -326,5 +326,5 @@ class Passes(EndingPasses):
 
     def _note_backward(self, loader_pass: Pass, kind: int) -> None:
         if loader_pass.version is None:
-            loader_pass.version = self._tracker.torch_state.version()
+            loader_pass.version = self._tracker.gradients.version()
         loader_pass.was_backward = loader_pass.was_backward or kind == BACKWARD

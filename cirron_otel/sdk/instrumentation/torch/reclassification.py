@@ -65,7 +65,7 @@ class Reclassifier:
         tracker = self._tracker
         version = loader_pass.version
         return tracker.stepped != loader_pass.stepped or (
-            version is not None and version != tracker.torch_state.version()
+            version is not None and version != tracker.gradients.version()
         )
 
     def turn_into_unused(self, loader_pass: Pass) -> None:

@@ -183,7 +183,7 @@ class Steps:
         Checked only if no optimizer has stepped in the pass, since optimizers change the weights.
         """
         tracker = self._tracker
-        before, training.version = training.version, tracker.torch_state.version()
+        before, training.version = training.version, tracker.gradients.version()
         return tracker.stepped == training.stepped and before not in (None, training.version)
 
     def begin_with(self, training: Pass, children: list[Phase]) -> None:

@@ -33,7 +33,8 @@ class TorchState:
         """Reads the device's memory at the end of a step; None if it is not recorded."""
         self.trained = TrainedModels()
         self.parameter: Any = None
-        """A weak reference to a trained parameter."""
+        """A weak reference to the parameter that a thread began to watch last. Its gradient is not
+        read: another thread may replace it (`accumulation.Gradients`)."""
         self.optimizers: dict[int, SharedAttributes] = {}
         """Attributes for the steps of the live optimizers that have stepped, by optimizer id."""
         self._references: dict[int, Any] = {}
@@ -41,8 +42,6 @@ class TorchState:
         """The number of optimizers constructed since the hooks were installed."""
         self._numbers: dict[int, tuple[Any, int]] = {}
         """A weak reference to each constructed optimizer, and its number, by the optimizer's id."""
-        self.seeks_parameter = False
-        """Whether to find a trained parameter in backward passes, because no model provided one."""
         self.trackers: set[Any] = set()
         """The trackers of all live threads and tasks."""
         self.gate = ModuleGate()
@@ -141,14 +140,6 @@ class TorchState:
         """Return whether every model that was trained so far is in evaluation mode."""
         models = self.trained
         return bool(models) and not any(model.training for model in models)
-
-    def version(self) -> int | None:
-        """Return how often a trained parameter was changed; None if no such parameter is known."""
-        parameter = None if self.parameter is None else self.parameter()
-        if parameter is None:
-            return None
-        with self.unseen():
-            return int(parameter._version)
 
 
 class TrainedModels:

@@ -18,14 +18,18 @@ _KEY = "cirron_otel"
 class WaitingPhase:
     """A phase that waits for an optimizer step."""
 
-    __slots__ = ("accumulates", "evaluates", "graph", "kind", "made", "phase")
+    __slots__ = ("accumulates", "cost_ns", "evaluates", "graph", "kind", "made", "phase")
 
-    def __init__(self, phase: Phase, kind: int, graph: Any, made: int, *, evaluates: bool) -> None:
+    def __init__(
+        self, phase: Phase, kind: int, graph: Any, made: int, cost_ns: int, *, evaluates: bool
+    ) -> None:
         self.phase, self.kind = phase, kind
         self.made = made
         """The number of optimizers that were constructed before the phase ended."""
         self.graph = graph
         """A weak reference that is dead once a forward's graph is freed; None if unknown."""
+        self.cost_ns = cost_ns
+        """The time of the phase's hooks, which its parent has counted, ns."""
         self.evaluates = evaluates
         """Whether the phase is part of an evaluation if no backward uses it."""
         self.accumulates = False

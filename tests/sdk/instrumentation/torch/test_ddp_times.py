@@ -112,12 +112,32 @@ def test_steps_of_several_models_have_none(record: Callable[..., Spool]) -> None
     assert times(record(lambda: train(model(), model()))) == []
 
 
-def test_model_that_follows_another_one_has_its_times(record: Callable[..., Spool]) -> None:
-    def program() -> None:
-        train(model(), steps=6)
-        train(model(), steps=6)
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_model_that_follows_another_one_has_its_times(
+    record: Callable[..., Spool], lives_on: bool
+) -> None:
+    """The memory of a model in a reference cycle is not freed at once."""
+    earlier = []
 
-    assert len(times(record(program))) == 2 * 5 * len(NAMES)
+    def program() -> None:
+        for _ in range(3):
+            ours = model()
+            train(ours, steps=6)
+            if lives_on:
+                earlier.append(ours)
+
+    assert len(times(record(program))) == 3 * 5 * len(NAMES)
+
+
+def test_models_that_are_called_in_turns_later_have_none_from_then_on(
+    record: Callable[..., Spool],
+) -> None:
+    def program() -> None:
+        first, second = model(), model()
+        train(first, steps=4)
+        train(first, second)
+
+    assert len(times(record(program))) <= (4 + 1) * len(NAMES)
 
 
 def test_evaluation_and_local_gradients_have_none(record: Callable[..., Spool]) -> None:

@@ -374,6 +374,33 @@ def test_sum_of_scaled_losses_has_no_mark(record: Callable[..., Any]) -> None:
     assert record(program) == []
 
 
+@pytest.mark.parametrize("iterable", [
+    lambda losses: (each for each in losses),
+    lambda losses: dict(enumerate(losses)).values(),
+    lambda losses: dict.fromkeys(losses).keys(),
+    iter,
+    lambda losses: [losses],
+    lambda losses: (iter(losses),),
+], ids=["generator", "values", "keys", "iterator", "nested", "nested iterator"])  # fmt: skip
+def test_scaled_losses_that_are_not_known_have_no_mark(
+    record: Callable[..., Any], iterable: Callable[[list[torch.Tensor]], Any]
+) -> None:
+    """`scale` returns an iterable whose losses are scaled later."""
+
+    def program() -> None:
+        model, _, data = _model()
+        scaler = torch.amp.GradScaler("cpu")
+        for batch in _loader(data):
+            output = model(batch)
+            scaled = scaler.scale(iterable([output.mean(), output.square().mean()]))
+            if type(scaled) in (list, tuple):
+                (scaled,) = scaled
+            for each in scaled:
+                each.backward(retain_graph=True)
+
+    assert record(program) == []
+
+
 def test_modes_of_the_program_do_not_see_the_value_being_read(record: Callable[..., Any]) -> None:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
