@@ -80,7 +80,7 @@ def times(spool: Spool) -> list[Any]:
 
 
 def test_each_measured_iteration_has_its_times(record: Callable[..., Spool]) -> None:
-    """DDP measures the iterations 1 to 10 of 0 to 13."""
+    """DDP measures the first ten of 14 iterations."""
     spool = record(lambda: train(model()))
     marks = times(spool)
     assert Counter(mark["name"] for mark in marks) == dict.fromkeys(NAMES, 10)
@@ -98,8 +98,8 @@ def test_time_of_a_mark_is_in_the_backward_pass_that_was_measured(
         for span in spool.spans if span["name"] == "backward"
     )  # fmt: skip
     marks = sorted(int(mark["ts_ns"]) for mark in times(spool) if mark["name"] == DDP_EXPOSED)
-    most = 10**7  # the clocks are not read at the same moment, and passes are 20 ms apart
-    for (start, end), at in zip(passes[1:11], marks, strict=True):
+    most = 5 * 10**6  # the clocks are not read at the same moment; a pass takes 20 ms
+    for (start, end), at in zip(passes[:10], marks, strict=True):
         assert start - most <= at <= end + most
 
 
