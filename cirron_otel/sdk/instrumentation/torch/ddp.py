@@ -2,7 +2,7 @@
 
 All ranks end a backward pass together, so its duration does not show which rank was slow. DDP
 measures in each process how long the pass computed, and how long it then waited for the other
-ranks. It measures its iterations 1 to 10, and every 100th (`_set_ddp_runtime_logging_sample_rate`,
+ranks. It measures its first ten iterations, and every 100th (`_set_ddp_runtime_logging_sample_rate`,
 which is not changed: at every step, DDP itself takes half a millisecond). The times are read in
 the thread that trains, after a forward pass, when no backward pass has DDP's lock.
 """
