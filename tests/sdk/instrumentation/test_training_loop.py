@@ -56,7 +56,7 @@ def test_a_loop_gives_epochs_steps_evaluations_and_checkpoints(directory: Path) 
             with ci.scope("forward"):
                 pass
             loop.end_step(global_step=10 * epoch + step)
-            loop.mark("loss", 0.5)
+            loop.mark("accuracy", 0.5)
         loop.begin_evaluation()
         loop.mark("eval_loss", 0.25, "summary")
         loop.end_evaluation()
@@ -84,7 +84,7 @@ cirron.session
     checkpoint
 """,
     )
-    assert recorded.marks.count(("loss", "step")) == 4
+    assert recorded.marks.count(("accuracy", "step")) == 4
     assert recorded.marks.count(("eval_loss", "eval")) == 2
 
 

@@ -2,9 +2,10 @@
 
 All ranks end a backward pass together, so its duration does not show which rank was slow. DDP
 measures in each process how long the pass computed, and how long it then waited for the other
-ranks. It measures its first ten iterations, and every 100th (`_set_ddp_runtime_logging_sample_rate`,
-which is not changed: at every step, DDP itself takes half a millisecond). The times are read in
-the thread that trains, after a forward pass, when no backward pass has DDP's lock.
+ranks. It measures its first ten iterations, and every 100th
+(`_set_ddp_runtime_logging_sample_rate`, which is not changed: at every step, DDP itself takes half
+a millisecond). The times are read in the thread that trains, after a forward pass, when no backward
+pass has DDP's lock.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .... import semconv as sc
 from ...session.errors import record_error
 from ...tracing.buffers import local
 from ...tracing.clock import now
+from ...tracing.hidden_frames import strip
 from ...tracing.mark import POINT
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
@@ -63,7 +65,11 @@ class DdpTimes:
         def _post_forward(self_: Any, output: Any) -> Any:
             if not is_compiling() and now() >= self._due:
                 self._mark(self_)
-            return original(self_, output)
+            try:
+                return original(self_, output)
+            except BaseException as error:
+                strip(error)
+                raise
 
         patches.replace(owner, "_post_forward", _post_forward)
 
