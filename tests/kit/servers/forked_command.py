@@ -33,6 +33,8 @@ def main() -> None:
     address, *command = sys.argv[1:]
     if _PROCESSES.intersection(command):
         os.execv(command[0], command)
+    passed_on = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # the command may run before its pid is here
     request = {"argv": command, "cwd": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
     data = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
@@ -40,8 +42,9 @@ def main() -> None:
         socket.send_fds(connection, [len(data).to_bytes(8)], [0, 1, 2])
         connection.sendall(data)
         pid = _number(connection)
-        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        for each in passed_on:
             signal.signal(each, lambda number, _: os.kill(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         code = os.waitstatus_to_exitcode(_number(connection))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
