@@ -34,7 +34,8 @@ def main() -> None:
     if _PROCESSES.intersection(command):
         os.execv(command[0], command)
     passed_on = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # the command may run before its pid is here
+    # The command may run before its process id is here.
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     request = {"argv": command, "cwd": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
     data = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
