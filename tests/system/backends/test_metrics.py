@@ -40,6 +40,10 @@ def wait_for_metrics(path: Path) -> dict[str, Any]:
     return {metric["name"]: metric for metric in scope["metrics"]}
 
 
+def _attributes(point: Any) -> dict[str, Any]:
+    return {each["key"]: each["value"] for each in point["attributes"]}
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_metrics_and_exemplars_in_the_collector_match_the_spool(
     protocol: str, tmp_path: Path
@@ -59,7 +63,7 @@ def test_metrics_and_exemplars_in_the_collector_match_the_spool(
     steps = {(span["traceId"], span["spanId"]) for span in spans if span["name"] == "step"}
     assert {(each["traceId"], each["spanId"]) for each in step["exemplars"]} <= steps
     phases = {
-        point["attributes"][0]["value"]["stringValue"]: int(point["count"])
+        _attributes(point)["cirron.phase"]["stringValue"]: int(point["count"])
         for point in metrics["cirron.phase.duration"]["histogram"]["dataPoints"]
     }
     assert phases == {name: len(some) for name, some in lengths.items() if name}
