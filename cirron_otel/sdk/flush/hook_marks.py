@@ -18,8 +18,6 @@ from ..tracing.mark import POINT
 
 _SERIES: Final = frozenset({LOSS, GRAD_NORM})
 _EVALUATIONS: Final = frozenset({"eval", "evaluation", "val", "validation", "test"})
-
-
 _FEW: Final = 10
 """Outside of steps, the program records a series itself if its marks on one scope have at most this
 number of the hooks' marks between them; with more, they are values of epochs."""

@@ -39,10 +39,7 @@ class Places:
     def __init__(self, training: TrainingThread) -> None:
         """`training` is the thread that trains, as far as it is known."""
         self._training = training
-        try:
-            self._directory = Path.cwd()
-        except OSError:  # it was deleted
-            self._directory = Path(os.sep)
+        self._directory = _working_directory()
         self._installed = _installed()
         self._shown: dict[str, str | None] = {}
         """The name of each file in samples; None for one of an installed package."""
@@ -115,13 +112,15 @@ class Places:
         """Return a file relative to the working directory, or else its base name."""
         if name.startswith("<"):  # no file: generated code, or a program from standard input
             return name if name in ("<string>", "<stdin>") else None
-        path = Path(os.path.normpath(self._directory / name))
+        directory = self._directory
+        path = Path(os.path.normpath(name if directory is None else directory / name))
         if not _PACKAGES.isdisjoint(path.parts):
             return None
         if any(path.is_relative_to(each) for each in self._installed):
             return None
-        is_below = self._directory.name != "" and path.is_relative_to(self._directory)
-        shown = str(path.relative_to(self._directory)) if is_below else path.name
+        shown = path.name
+        if directory is not None and path.is_relative_to(directory):
+            shown = str(path.relative_to(directory))
         return shown[-_MOST_TEXT:]
 
 
@@ -141,6 +140,14 @@ def _caller(code: Any) -> str:
     if code.co_name in _OF_DATA:
         return f" of {code.co_name}"
     return " of __iter__" if code.co_flags & _GENERATOR else " of collate"
+
+
+def _working_directory() -> Path | None:
+    """Return the working directory; None if it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _installed() -> set[Path]:

@@ -38,7 +38,8 @@ class SessionCounts:
         self._below: dict[str | None, dict[int | None, Extent]] = {}
         """The counts of the records inside each scope that is kept or has not arrived.
 
-        The keys are the id of that scope, and the process."""
+        The keys are the id of that scope, and the process.
+        """
         self._attached: dict[str | None, Extent] = {}
         """The marks and snapshots of such scopes, by the id of the scope."""
         self._kept: list[Numbered] = []

@@ -15,7 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cirron_otel as ci
 from cirron_otel.semconv import DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED
-from tests.kit.sessions.spool_trees import Spool, read_spool
+from tests.kit.sessions.spool_trees import Spool
+
+from .one_session import recorded
 
 NAMES = {DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED}
 
@@ -27,16 +29,7 @@ def record(tmp_path: Path) -> Iterator[Callable[..., Spool]]:
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
     def run(program: Callable[[], Any], **options: Any) -> Spool:
-        directory = tmp_path / "run"
-        profiler = ci.profile(
-            output_dir=directory, exporters="none", join="none", handle_signals=False, **options
-        )
-        try:
-            program()
-        finally:
-            ci.shutdown()
-        assert not any(profiler.health()["swallowed_errors"].values())
-        return read_spool(directory)
+        return recorded(tmp_path / "run", program, **options)
 
     yield run
     ci.shutdown()

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import cirron_otel as ci
-from tests.kit.sessions.spool_trees import read_spool
+
+from .one_session import recorded
 
 NAME = "loss"
 
@@ -24,21 +25,7 @@ def record(tmp_path: Path) -> Iterator[Callable[..., list[tuple[float, str]]]]:
     """Return a function that runs a program, and returns the marks with the names of scopes."""
 
     def run(program: Callable[[], Any], **options: Any) -> list[tuple[float, str]]:
-        directory = tmp_path / "run"
-        profiler = ci.profile(
-            output_dir=directory,
-            exporters="none",
-            join="none",
-            handle_signals=False,
-            flush_interval=60,
-            **options,
-        )
-        try:
-            program()
-        finally:
-            ci.shutdown()
-        assert not any(profiler.health()["swallowed_errors"].values())
-        spool = read_spool(directory)
+        spool = recorded(tmp_path / "run", program, flush_interval=60, **options)
         spans = {span["id"]: span for span in spool.spans}
 
         def path(span: Any) -> str:

@@ -152,8 +152,10 @@ class Recorded:
 
     root: Node
     marks: list[tuple[str, str]]
-    """The user's marks: name, and name of the scope that each stands on ("" if on none). None of
-    them is named `loss` or `grad_norm`: those are the hooks' marks."""
+    """The program's marks: the name of each, and the name of its scope ("" without a scope).
+
+    Marks named `loss` and `grad_norm` are left out, because the hooks make them.
+    """
     orphans: list[str]
     """Names of scopes whose parent is not there."""
 
