@@ -279,6 +279,7 @@ def _with_own(marks: int, steps: int, *, has_scope: bool, flush: bool) -> Callab
 
     def program() -> None:
         model, optimizer, data = _model()
+        ci.flush()  # a session writes its header soon after its start, which is a flush
         for number in range(marks):
             with ci.scope("epoch", number) if has_scope else contextlib.nullcontext():
                 for _ in range(steps):
