@@ -21,6 +21,7 @@ from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
 from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
 from cirron_otel.sdk.tracing.state import state
 from cirron_otel.sdk.tracing.traces import Segments
+from cirron_otel.sdk.tracing.trainings import trainings
 
 _FOREVER = 1 << 62
 
@@ -66,6 +67,7 @@ def _clean() -> None:
     clear_scopes()
     state.session, state.segments, state.resource = NO_SESSION, None, None
     state.recording, state.special = True, False
+    trainings.restart(tuple)
 
 
 @pytest.fixture
