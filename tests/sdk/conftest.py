@@ -82,7 +82,9 @@ def session_with() -> Iterator[Callable[..., OpenSession]]:
         foreign = ForeignSpans()
         origin = SessionOrigin(os.getpid(), 0, scope, segments, {"service.name": "test"})
         Entered(scope, segments, joined)
-        return OpenSession(scope, segments, foreign, FlushBuilder(origin, foreign, **options))
+        collector = FlushBuilder(origin, foreign, **options)
+        trainings.restart(collector.waiting_steps)
+        return OpenSession(scope, segments, foreign, collector)
 
     try:
         yield opened

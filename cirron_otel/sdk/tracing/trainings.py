@@ -30,20 +30,22 @@ NUMBERED: Final = frozenset(("epoch", *STEPS))
 class Training:
     """One training of the session."""
 
-    __slots__ = ("begun", "begun_in", "has_optimizer", "has_step", "instead", "is_explicit",
-                 "is_marked", "is_over", "number")  # fmt: skip
+    __slots__ = ("begun", "begun_in", "has_optimizer", "has_step", "instead", "is_block",
+                 "is_explicit", "is_marked", "is_over", "number", "outer")  # fmt: skip
 
-    def __init__(self, number: int, begun: int, *, is_explicit: bool = False) -> None:
+    def __init__(self, number: int, begun: int) -> None:
         self.number = number
         self.begun = begun
         """The time at which it began, monotonic ns."""
-        self.is_explicit = is_explicit
+        self.is_explicit = False
         """Whether the program began it: then no instrumentation begins another one."""
         self.begun_in = 0
         """The id of the epoch whose first step began it; 0 if no instrumentation found it."""
-        self.has_optimizer = self.has_step = self.is_over = False
-        """`has_step`: whether the record of one of its steps was created. `is_over`: whether the
-        program ended it."""
+        self.has_optimizer = self.has_step = self.is_block = self.is_over = False
+        """`has_step`: whether the record of one of its steps was created. `is_block`: whether it is
+        a `with` block. `is_over`: whether the program ended it."""
+        self.outer: Training | None = None
+        """The training whose block is around this training's block."""
         self.is_marked = not number
         """Whether there is a mark of its beginning, or none is needed."""
         self.instead: Training | None = None
@@ -135,9 +137,10 @@ class Trainings:
         """Begin a training for the program."""
         with self._lock:
             at, thread = now(), local.b.ident
-            training = self.at(thread, at)
+            training = before = self.at(thread, at)
             if training.is_explicit or self._has_step(training):
                 training = self._new(at)
+                training.outer = before if before.is_block else None
             training.is_explicit, training.begun = True, at
             self._begin(thread, Beginning(at, training), is_call=True)
             if training.number or name is not None:
@@ -148,12 +151,18 @@ class Trainings:
         return training
 
     def end(self, training: Training) -> None:
-        """End a training of the program: the next step belongs to another one."""
+        """End a training of the program.
+
+        The next step belongs to the training of the block around it, or to a new training.
+        """
         with self._lock:
             at, thread = now(), local.b.ident
             training.is_over = True
             if self.at(thread, at) is training:
-                self._begin(thread, Beginning(at, self._new(at)), is_call=True)
+                outer = training.outer
+                while outer is not None and outer.is_over:
+                    outer = outer.outer
+                self._begin(thread, Beginning(at, outer or self._new(at)), is_call=True)
         self.forget_optimizers()
 
     def begin_in(self, epoch: Any, thread: int) -> Training:
@@ -232,6 +241,8 @@ class TrainingBlock:
 
     def __enter__(self) -> Self:
         """Return the object itself: the training has begun."""
+        if self._training is not None:
+            self._training.is_block = True
         return self
 
     def __exit__(
@@ -255,7 +266,8 @@ def training(name: str | None = None) -> TrainingBlock:
     precedes it, every other call another training. Steps and epochs of other trainings than the
     first have the number as attribute `training`. The session gets a mark `training`: its value is
     the number, and its attribute `name` is `name`, if that is given. After the end of a block, the
-    next step belongs to a further training. Raises nothing.
+    next step belongs to the training of the block around it, or else to a further training. Raises
+    nothing.
     """
     try:
         if state.recording and state.session is NO_SESSION:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import multiprocessing
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import cycle, groupby
 from pathlib import Path
@@ -60,16 +62,29 @@ def fit(model: Module, optimizer: Optimizer | None = None, epochs: int = 2) -> N
 
 
 def numbers(spool: Spool) -> Steps:
-    """The numbers of trainings of the steps, in order of time; training 0 has no attribute."""
-    steps = sorted(
-        (s for s in spool.spans if s["name"] == "step"), key=lambda s: int(s["start_ns"])
-    )
-    assert all(step["attrs"].get("training") != 0 for step in steps)
-    epochs = {s["id"]: s["attrs"].get("training", 0) for s in spool.spans if s["name"] == "epoch"}
-    of_steps = [step["attrs"].get("training", 0) for step in steps]
-    for step, number in zip(steps, of_steps, strict=True):
-        assert epochs.get(step["parent_id"], number) == number
-    return [(number, len(list(each))) for number, each in groupby(of_steps)]
+    """The numbers of trainings of the steps, in order of time, which are those of their epochs."""
+    epochs = {s["id"]: number_of(s) for s in spool.spans if s["name"] == "epoch"}
+    steps = steps_of(spool)
+    for step in steps:
+        assert epochs.get(step["parent_id"], number_of(step)) == number_of(step)
+    return runs(steps)
+
+
+def steps_of(spool: Spool) -> list[Any]:
+    """The steps in order of time."""
+    steps = [span for span in spool.spans if span["name"] == "step"]
+    return sorted(steps, key=lambda step: int(step["start_ns"]))
+
+
+def number_of(span: Any) -> int:
+    """The number of a span's training; 0 has no attribute."""
+    number = span["attrs"].get("training", 0)
+    assert span["attrs"].get("training") != 0
+    return int(number)
+
+
+def runs(steps: list[Any]) -> Steps:
+    return [(number, len(list(each))) for number, each in groupby(map(number_of, steps))]
 
 
 def begun(spool: Spool) -> list[tuple[int, Any]]:
@@ -481,3 +496,184 @@ def test_each_training_has_its_number(
     spool = recorded(tmp_path, program, flush_interval=60)
     assert numbers(spool) == expected
     assert begun(spool) == [(each, None) for each in range(1, max(n for n, _ in expected) + 1)]
+
+
+# --- with ci.training -----------------------------------------------------------------------------
+
+
+def named_folds() -> None:
+    for fold in range(2):
+        with ci.training(f"fold {fold}"):
+            fit(net())
+
+
+def names_without_a_block() -> None:
+    for name in ("a", "b"):
+        ci.training(name)
+        fit(net())
+
+
+def teacher_and_student_in_one_block() -> None:
+    with ci.training("distillation"):
+        fit(net(), epochs=1)
+        fit(net(), epochs=1)
+    fit(net(), epochs=1)
+
+
+def same_model_in_each_block() -> None:
+    model = net()
+    for name in ("warm", "cold"):
+        with ci.training(name):
+            fit(model, epochs=1)
+
+
+def probe_of_a_training() -> None:
+    model, probe = net(), net()
+    optimizer = sgd(model)
+    for _ in range(2):
+        fit(model, optimizer, 1)
+        with ci.training("probe"):
+            fit(probe, epochs=1)
+    fit(model, optimizer, 1)
+    fit(net(), epochs=1)
+
+
+def optimizer_goes_on_after_its_block() -> None:
+    model = net()
+    optimizer = sgd(model)
+    with ci.training("first"):
+        fit(model, optimizer, 1)
+    fit(model, optimizer, 2)
+
+
+def named_after_a_batch_was_fetched() -> None:
+    model = net()
+    model(next(iter(loader()))[0])
+    ci.training("only")
+    fit(model, epochs=1)
+
+
+def named_without_loader() -> None:
+    for fold in range(2):
+        with ci.training(f"fold {fold}"):
+            model = net()
+            optimizer = sgd(model)
+            for _ in range(3):
+                update(model, optimizer, torch.ones(2, 4))
+
+
+def named_in_the_middle_of_a_pass() -> None:
+    model = net()
+    optimizer = sgd(model)
+    for number, (batch,) in enumerate(loader()):
+        update(model, optimizer, batch)
+        if number == 1:
+            ci.training("rest")
+
+
+NAMED: list[tuple[Callable[[], None], Steps, list[tuple[int, Any]]]] = [
+    (named_folds, [(0, 6), (1, 6)], [(0, "fold 0"), (1, "fold 1")]),
+    (names_without_a_block, [(0, 6), (1, 6)], [(0, "a"), (1, "b")]),
+    (teacher_and_student_in_one_block, [(0, 6), (1, 3)], [(0, "distillation"), (1, None)]),
+    (same_model_in_each_block, [(0, 3), (1, 3)], [(0, "warm"), (1, "cold")]),
+    (
+        probe_of_a_training,
+        [(0, 3), (1, 3), (0, 3), (2, 3), (0, 3), (3, 3)],
+        [(1, "probe"), (2, "probe"), (3, None)],
+    ),
+    (optimizer_goes_on_after_its_block, [(0, 3), (1, 6)], [(0, "first"), (1, None)]),
+    (named_after_a_batch_was_fetched, [(0, 3)], [(0, "only")]),
+    (named_without_loader, [(0, 3), (1, 3)], [(0, "fold 0"), (1, "fold 1")]),
+    (named_in_the_middle_of_a_pass, [(0, 2), (1, 1)], [(1, "rest")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "expected", "marks"), NAMED, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_the_program_begins_trainings(
+    program: Callable[[], None], expected: Steps, marks: Any, tmp_path: Path
+) -> None:
+    spool = recorded(tmp_path, program, flush_interval=60)
+    assert runs(steps_of(spool)) == expected
+    assert begun(spool) == marks
+
+
+# --- options, flushes, processes ------------------------------------------------------------------
+
+
+def test_the_option_turns_the_rule_off(tmp_path: Path) -> None:
+    assert numbers(recorded(tmp_path / "off", folds, trainings=False)) == [(0, 18)]
+    assert numbers(recorded(tmp_path / "named", named_folds, trainings=False)) == [(0, 6), (1, 6)]
+
+
+def test_a_number_with_recorded_steps_is_not_used_again(tmp_path: Path) -> None:
+    """The second optimizer seems to be a new training until the first one steps as well."""
+
+    def program() -> None:
+        first, second = net(), net()
+        ours, theirs = sgd(first), sgd(second)
+        fit(first, ours, 1)
+        for number, (batch,) in enumerate(loader()):
+            update(second, theirs, batch)
+            if number == 1:
+                ci.flush()
+                update(first, ours, batch)
+        fit(net(), epochs=1)
+
+    spool = recorded(tmp_path, program, flush_interval=60)
+    assert runs(steps_of(spool)) == [(0, 3), (1, 1), (0, 2), (2, 3)]
+    assert begun(spool) == [(1, None), (2, None)]
+
+
+def test_many_flushes_change_nothing(tmp_path: Path) -> None:
+    def program() -> None:
+        for _ in range(3):
+            model = net()
+            optimizer = sgd(model)
+            for (batch,) in loader():
+                update(model, optimizer, batch)
+                ci.flush()
+
+    spool = recorded(tmp_path, program)
+    assert numbers(spool) == [(0, 3), (1, 3), (2, 3)]
+    assert begun(spool) == [(1, None), (2, None)]
+
+
+def test_models_and_optimizers_are_released(tmp_path: Path) -> None:
+    gone: list[Any] = []
+
+    def program() -> None:
+        for _ in range(2):
+            model = net()
+            optimizer = sgd(model)
+            fit(model, optimizer, 1)
+            gone.extend(map(weakref.ref, (model, optimizer, model.weight)))
+            del model, optimizer
+        fit(net(), epochs=1)
+        gc.collect()
+        assert [each() for each in gone] == [None] * 6
+
+    recorded(tmp_path, program)
+
+
+def test_a_forked_child_counts_from_0(tmp_path: Path) -> None:
+    def child() -> None:
+        fit(net(), epochs=1)
+        fit(net(), epochs=1)
+        ci.shutdown()
+
+    def program() -> None:
+        fit(net(), epochs=1)
+        fit(net(), epochs=1)
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    spool = recorded(tmp_path, program)
+    pids = {step["pid"] for step in steps_of(spool)}
+    assert len(pids) == 2
+    for pid in pids:
+        own = [step for step in steps_of(spool) if step["pid"] == pid]
+        assert runs(own) == [(0, 3), (1, 3)]
