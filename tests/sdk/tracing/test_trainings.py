@@ -14,7 +14,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import cirron_otel as ci
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.sdk.session.errors import errors
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.kit.sessions.spool_trees import read_spool
 from tests.sdk.conftest import OpenSession
 
@@ -271,3 +274,34 @@ def test_spans_of_the_application_have_the_number(tmp_path: Path) -> None:
     ]  # fmt: skip
     stored = [s["attrs"].get("training") for s in read_spool(tmp_path).spans if s["name"] == "step"]
     assert stored == [None, None, 1, 1]
+
+
+def test_conversion_to_otlp_and_back_keeps_the_number(tmp_path: Path) -> None:
+    with ci.profile(output_dir=tmp_path / "run", exporters="none", sample_interval=None):
+        for name in ("a", "b"):
+            with ci.training(name):
+                for _ in ci.epochs(range(1)):
+                    steps()
+    traces, back = tmp_path / "traces.binpb", tmp_path / "back"
+    convert(ConvertRequest(str(tmp_path / "run"), str(traces), target_format="otlp-proto"))
+    convert(ConvertRequest(str(traces), str(back), target_format="spool"))
+    with traces.open("rb") as stream:
+        spans = [
+            (
+                span.name,
+                [each.value.int_value for each in span.attributes if each.key == "training"],
+            )
+            for message in read_messages(stream, Format(Encoding.PROTO))
+            for resource in message.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+    assert sorted(span for span in spans if span[0] in ("epoch", "step")) == [
+        ("epoch", []), ("epoch", [1]), ("step", []), ("step", []), ("step", [1]), ("step", [1])
+    ]  # fmt: skip
+    original, again = read_spool(tmp_path / "run"), read_spool(back)
+    for name in ("spans", "marks"):
+        records, others = getattr(original, name), getattr(again, name)
+        assert {each["id"]: each["attrs"] for each in others} == {
+            each["id"]: each["attrs"] for each in records
+        }

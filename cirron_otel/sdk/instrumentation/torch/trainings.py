@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.buffers import local
+from ...tracing.phase import Phase
 from ...tracing.scope import MAX_DEPTH
 from ...tracing.trainings import Training, trainings
 from .kinds import EPOCHS
-
-if TYPE_CHECKING:
-    from ...tracing.phase import Phase
-    from .torch_state import TorchState
-    from .tracker import Tracker
-
 
 _ROOM = 1_024
 
@@ -28,15 +24,22 @@ _ROOM = 1_024
 class OptimizerTrainings:
     """The trainings of the optimizers that have stepped, by their parameters and models."""
 
-    def __init__(self, torch_state: TorchState) -> None:
-        self._torch_state = torch_state
+    def __init__(self, torch_state: Any) -> None:
+        """`torch_state` is the state that the trackers share (`TorchState`)."""
+        from torch.multiprocessing.reductions import StorageWeakRef  # noqa: PLC0415
+
+        self._torch_state, self._weak_reference = torch_state, StorageWeakRef
         self.is_on = True
         """Whether new trainings are looked for."""
         self._all: list[Training] | None = None
-        self._parameters: dict[int, tuple[Any, Training]] = {}
-        """A weak reference to each parameter, and its training, by the parameter's id."""
+        self._optimizers: dict[int, tuple[Any, Training]] = {}
+        """A weak reference to each optimizer, and its training, by the optimizer's id."""
+        self._storages: dict[int, tuple[Any, Training]] = {}
+        """A weak reference to the memory of each parameter, and its training, by its address, which
+        is not used again while there is a weak reference. There is none to the parameter itself:
+        `torch.utils.swap_tensors` would raise an error."""
         self._room = _ROOM
-        """The number of entries at which those of parameters that are gone are released."""
+        """The number of entries at which those of objects that are gone are released."""
         self._models: list[tuple[Any, Training]] = []
         """Weak references to models that contain such parameters, and their trainings."""
         self._examined: dict[int, set[int]] = {}
@@ -44,7 +47,7 @@ class OptimizerTrainings:
         self._outside: set[int] = set()
         """The ids of optimizers that have stepped outside of an epoch only."""
 
-    def stepped(self, tracker: Tracker, optimizer: Any, phase: Phase) -> None:
+    def stepped(self, tracker: Any, optimizer: Any, phase: Phase) -> None:
         """Assign an optimizer, whose step `phase` is open, to a training. Raises nothing."""
         if self.is_on:
             try:
@@ -68,24 +71,24 @@ class OptimizerTrainings:
         for each in optimizers:
             self._torch_state.optimizers.pop(each, None)
 
-    def _examine(self, tracker: Tracker, optimizer: Any, phase: Phase) -> None:
+    def _examine(self, tracker: Any, optimizer: Any, phase: Phase) -> None:
         if self._all is not trainings.all:  # the process has opened another session
-            self._all, self._parameters, self._models = trainings.all, {}, []
+            self._all = trainings.all
+            self._optimizers, self._storages, self._models = {}, {}, []
         epoch = _epoch_around(phase)
         thread = local.b.ident if epoch is None else epoch._thread
         before = trainings.at(thread, phase._start)
         if epoch is None and not before.is_explicit:
             self._outside.add(id(optimizer))
         else:
-            parameters = [each for group in optimizer.param_groups for each in group["params"]]
-            training = self._training_of(tracker, parameters, before, epoch, thread)
-            self._assign(parameters, training)
+            training = self._training_of(tracker, optimizer, before, epoch, thread)
+            self._assign(optimizer, training)
             if training is not before:
                 self._forget(self._examined.pop(thread, set()) - {id(optimizer)})
         self._examined.setdefault(thread, set()).add(id(optimizer))
 
     def _training_of(
-        self, tracker: Tracker, parameters: list[Any], before: Training, epoch: Any, thread: int
+        self, tracker: Any, optimizer: Any, before: Training, epoch: Any, thread: int
     ) -> Training:
         """Return the training of an optimizer, which the thread's steps belong to from now on.
 
@@ -93,7 +96,7 @@ class OptimizerTrainings:
         """
         if before.is_explicit:
             return before
-        known = self._known(parameters, before)
+        known = self._known(optimizer, before)
         if known is before:
             return before
         last = tracker.spare
@@ -110,67 +113,85 @@ class OptimizerTrainings:
             return before
         return trainings.begin_in(epoch, thread)
 
-    def _known(self, parameters: list[Any], before: Training) -> Training | None:
-        """Return the training of parameters, or of their model; None for a new optimizer.
+    def _known(self, optimizer: Any, before: Training) -> Training | None:
+        """Return the training of an optimizer, its parameters or their model; None if it is new.
 
         If there are several, the result is `before`, or else the last one.
         """
-        found = set()
-        for each in parameters:
-            entry = self._parameters.get(id(each))
-            if entry is not None and entry[0]() is each:
-                found.add(_final(entry[1]))
-        if not found and before.has_optimizer:
-            ids = set(map(id, parameters))
-            for reference, training in self._models:
-                model = reference()
-                if model is not None and _contains(model, ids):
-                    found.add(_final(training))
+        entries = [self._entry_of(optimizer)]
+        if entries[0] is None:
+            entries = [self._storages.get(each._cdata) for each in self._memory_of(optimizer)]
+        if not any(entries) and before.has_optimizer:
+            ids = {id(each) for each in _parameters(optimizer)}
+            entries = [each for each in self._models if _contains(each[0](), ids)]
+        found = {_final(each[1]) for each in entries if each is not None}
         found = {training for training in found if not training.is_over}
         if before in found or not found:
             return before if found else None
         return max(found, key=lambda training: training.number)
 
-    def _assign(self, parameters: list[Any], training: Training) -> None:
-        """Remember the training of parameters that have none, and their models."""
+    def _assign(self, optimizer: Any, training: Training) -> None:
+        """Remember the training of an optimizer, its models, and its parameters that have none."""
         training.has_optimizer = True
-        known = self._parameters
-        new = set()
-        for each in parameters:
-            entry = known.get(id(each))
-            if entry is None or entry[0]() is not each or entry[1].is_over:
-                known[id(each)] = weakref.ref(each), training
-                new.add(id(each))
-        if not new:
-            return
-        models = {id(reference()) for reference, each in self._models if each is training}
-        for model in self._torch_state.trained:
-            if id(model) not in models and _contains(model, new):
-                self._models.append((weakref.ref(model), training))
-        if len(known) > self._room:
+        entry = self._entry_of(optimizer)
+        if entry is None or entry[1].is_over:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer), training
+        memory = self._memory_of(optimizer)
+        is_new = not memory
+        for each in memory:
+            entry = self._storages.get(each._cdata)
+            if entry is None or entry[1].is_over:
+                self._storages[each._cdata] = self._weak_reference(each), training
+                is_new = True
+        if is_new:
+            ids = {id(each) for each in _parameters(optimizer)}
+            models = {id(reference()) for reference, each in self._models if each is training}
+            for model in self._torch_state.trained:
+                if id(model) not in models and _contains(model, ids):
+                    self._models.append((weakref.ref(model), training))
+        if len(self._storages) + len(self._optimizers) > self._room:
             self._release()
 
-    def _release(self) -> None:
-        """Release the entries of parameters and models that are gone."""
-        entries = self._parameters.items()
-        self._parameters = {key: entry for key, entry in entries if entry[0]() is not None}
-        self._models = [entry for entry in self._models if entry[0]() is not None]
-        self._room = max(_ROOM, 2 * len(self._parameters))
+    def _entry_of(self, optimizer: Any) -> tuple[Any, Training] | None:
+        entry = self._optimizers.get(id(optimizer))
+        return entry if entry is not None and entry[0]() is optimizer else None
 
-    def _is_beside(self, tracker: Tracker, thread: int) -> bool:
+    def _memory_of(self, optimizer: Any) -> list[Any]:
+        """Return the storages of an optimizer's parameters; a sparse one has none."""
+        storages = []
+        with self._torch_state.unseen():
+            for each in _parameters(optimizer):
+                with suppress(Exception):
+                    storages.append(each.untyped_storage())
+        return storages
+
+    def _release(self) -> None:
+        """Release the entries of objects that are gone."""
+        storages, optimizers = self._storages.items(), self._optimizers.items()
+        self._storages = {key: entry for key, entry in storages if not entry[0].expired()}
+        self._optimizers = {key: entry for key, entry in optimizers if entry[0]() is not None}
+        self._models = [entry for entry in self._models if entry[0]() is not None]
+        self._room = max(_ROOM, 2 * (len(self._storages) + len(self._optimizers)))
+
+    def _is_beside(self, tracker: Any, thread: int) -> bool:
         """Return whether another task of the thread is in a training pass, so that both train."""
         return any(
             each is not tracker
             and each.passes.training is not None
+            and each.buffers is not None
             and each.buffers.ident == thread
             for each in tuple(self._torch_state.trackers)
         )
 
 
+def _parameters(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
 def _contains(model: Any, parameters: set[int]) -> bool:
-    """Return whether a model has one of the parameters with these ids."""
+    """Return whether a model, if it is not None, has one of the parameters with these ids."""
     try:
-        return any(id(each) in parameters for each in model.parameters())
+        return model is not None and any(id(each) in parameters for each in model.parameters())
     except Exception:  # code of the program, such as a method of that name
         return False
 
