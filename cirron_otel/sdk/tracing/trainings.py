@@ -42,8 +42,8 @@ class Training:
         self.begun_in = 0
         """The id of the epoch whose first step began it; 0 if no instrumentation found it."""
         self.has_optimizer = self.has_step = self.is_block = self.is_over = False
-        """`has_step`: whether the record of one of its steps was created. `is_block`: whether it is
-        a `with` block. `is_over`: whether the program ended it."""
+        """`has_step`: whether one of its steps has a record; for training 0, whether any step has.
+        `is_block`: whether it is a `with` block. `is_over`: whether the program ended it."""
         self.outer: Training | None = None
         """The training whose block is around this training's block."""
         self.is_marked = not number
