@@ -107,7 +107,7 @@ class Trainings:
         The mark of a training that the program began is made at the call.
         """
         marks: list[MarkEntry] = []
-        if self.is_used and not all(each.is_marked for each in tuple(self.all)):
+        if self.is_used and not all(each.is_marked or each.instead for each in tuple(self.all)):
             for scope in ended:
                 if type(scope._name) is str and scope._name in STEPS:
                     training = self.at(scope._thread, scope._start)

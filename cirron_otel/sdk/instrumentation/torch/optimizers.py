@@ -389,6 +389,9 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
             iteration = tracker.loaderless.step(optimizer)
         if iteration is not None:
             mark_skipped(iteration.step)
+            if id(optimizer) not in tracker.torch_state.optimizers:
+                _register(tracker, optimizer)
+                tracker.torch_state.trainings.stepped(tracker, optimizer, iteration.step)
     except Exception as error:
         record_error("torch", error)
 

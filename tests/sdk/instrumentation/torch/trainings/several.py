@@ -162,6 +162,19 @@ def folds_that_accumulate() -> None:
                     optimizer.zero_grad()
 
 
+def folds_whose_first_step_is_skipped() -> None:
+    for _ in range(2):
+        model = net()
+        optimizer = sgd(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for number, (batch,) in enumerate(loader()):
+            ci.flush()  # seals the previous step
+            optimizer.zero_grad()
+            scaler.scale(model(batch).mean() * (1 if number else float("inf"))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
 def folds_after_peeking() -> None:
     for _ in range(2):
         model = net()
@@ -202,6 +215,7 @@ SEVERAL: list[tuple[Callable[[], None], Steps]] = [
     (folds_with_a_step_ahead_of_the_loop, [(0, 5), (1, 3)]),
     (folds_in_epochs_of_the_program, [(0, 6), (1, 6)]),
     (folds_that_accumulate, [(0, 2), (1, 2)]),
+    (folds_whose_first_step_is_skipped, [(0, 3), (1, 3)]),
     (folds_after_peeking, [(0, 3), (1, 3)]),
     (folds_in_tasks, [(0, 3), (1, 3)]),
     (folds_in_threads, [(0, 3), (1, 3)]),
