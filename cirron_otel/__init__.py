@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         shutdown,
         summary,
         trace,
+        training,
         watch,
     )
     from .sdk.tracing.scope import Scope as scope  # noqa: N813 - the class is the function
@@ -53,7 +54,7 @@ _MODULES = {
 __all__ = [
     "Cirron", "CirronSpanProcessor", "Profiler", "Recording", "batches", "epochs", "flush",
     "get_default", "health", "inference", "inject", "mark", "profile", "read", "runs", "scope",
-    "shutdown", "summary", "trace", "watch", "wrap",
+    "shutdown", "summary", "trace", "training", "watch", "wrap",
 ]  # fmt: skip
 
 

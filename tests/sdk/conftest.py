@@ -21,6 +21,7 @@ from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
 from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
 from cirron_otel.sdk.tracing.state import state
 from cirron_otel.sdk.tracing.traces import Segments
+from cirron_otel.sdk.tracing.trainings import trainings
 
 _FOREVER = 1 << 62
 
@@ -66,6 +67,7 @@ def _clean() -> None:
     clear_scopes()
     state.session, state.segments, state.resource = NO_SESSION, None, None
     state.recording, state.special = True, False
+    trainings.restart(tuple)
 
 
 @pytest.fixture
@@ -80,7 +82,9 @@ def session_with() -> Iterator[Callable[..., OpenSession]]:
         foreign = ForeignSpans()
         origin = SessionOrigin(os.getpid(), 0, scope, segments, {"service.name": "test"})
         Entered(scope, segments, joined)
-        return OpenSession(scope, segments, foreign, FlushBuilder(origin, foreign, **options))
+        collector = FlushBuilder(origin, foreign, **options)
+        trainings.restart(collector.waiting_steps)
+        return OpenSession(scope, segments, foreign, collector)
 
     try:
         yield opened

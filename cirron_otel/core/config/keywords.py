@@ -46,6 +46,7 @@ class SharedOptions(TypedDict, total=False):
     mark_loss: bool | None
     mark_grad_norm: bool | None
     ddp_times: bool | None
+    trainings: bool | None
     cuda_timing: bool | None
     cuda_memory: bool | Literal["phase"] | None
     sample_interval: float | Literal["auto"] | None

@@ -185,6 +185,11 @@ class Config:
         BOOLEAN,
         "mark the times of backward passes that DistributedDataParallel measures itself",
     )
+    trainings: bool = _option(
+        True,
+        BOOLEAN,
+        "tell the trainings of a process apart by their optimizers; `ci.training` works without it",
+    )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
     )

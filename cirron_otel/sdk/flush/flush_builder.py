@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
-from ..tracing.buffers import forget_newest
+from ..tracing.buffers import forget_newest, registry
 from ..tracing.clock import now, wall, wall_now
 from ..tracing.enclosing import EnclosingSpan
 from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
@@ -25,6 +25,7 @@ from ..tracing.rare_work import rare_work
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.step_places import StepPlaces, has_loop, is_step
 from ..tracing.traces import Trace
+from ..tracing.trainings import NUMBERED, trainings
 from .assembly import BatchAssembly, Naming, random_name
 from .background import Background, distribute
 from .batch_otel import BatchOtel
@@ -287,6 +288,12 @@ class FlushBuilder:
         """The number of foreign spans dropped because the buffer was full."""
         return self._foreign.dropped
 
+    def waiting_steps(self) -> list[Scope]:
+        """Return the steps that have no record yet. Any thread may call this method."""
+        waiting: list[Any] = [scope for each in tuple(registry) for scope in each.scopes.copy()]
+        waiting += [*self._drain.scopes.copy(), *self._open.copy()]
+        return [scope for scope in waiting if scope._id and is_step(scope)]
+
     # --- taking ---------------------------------------------------------------------------------
 
     def _take(self, is_last: bool, is_portion: bool) -> Drained:
@@ -319,6 +326,7 @@ class FlushBuilder:
         self.ownership.checkpoint()
         late = drain.late(ended)
         self.ownership.checkpoint()
+        drain.marks += trainings.marks_of(ended, self._origin.session)
         marks = drain.marks
         if self._thinner is not None:
             ended, marks = self._thinner.filter(
@@ -430,6 +438,8 @@ class FlushBuilder:
                 continue
             if row.index is not None and is_step(scope):
                 row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
+            if type(scope._name) is str and scope._name in NUMBERED and trainings.is_used:
+                row.attrs = {**trainings.attribute_of(scope), **row.attrs}
             # A scope that has ended but is not sealed yet has an end time: a phase that waits for a
             # device or its step, or a scope that a sample is taken in.
             until = scope._end or getattr(scope, "_until", 0)

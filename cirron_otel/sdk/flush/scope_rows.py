@@ -24,6 +24,7 @@ from ..tracing.mark import SUMMARY
 from ..tracing.phase import STEPS, Phase
 from ..tracing.scope import Scope
 from ..tracing.traces import Trace
+from ..tracing.trainings import NUMBERED, trainings
 from .drain import FlushChanges
 from .json_attributes import NONE, plain_attributes
 from .rows import MarkRow, SpanRow
@@ -58,6 +59,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     parent_ids: dict[Any, str | None] = {}
     number, overhead_ns = change.scopes, change.overhead_ns
     hook_ns, scope_ns = unclocked_ns()
+    has_trainings, first_training = trainings.is_used, trainings.first
     last_end, is_tied = 0, False
     # Format all ids at once: one at a time takes three times as long. The ids of overhead marks are
     # the same digits in reverse order (`overhead_id` of the translator).
@@ -113,9 +115,13 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             if type(name) is str and name == STEP:
                 values = figures.of(scope)
                 row.attrs = {**values, **row.attrs} if row.attrs else values
+                first_training.has_step = True
             if index is not None and row.index is not None and type(name) is str and name in STEPS:
                 place = places.place(scope, row.index)
                 row.attrs = {**place, **row.attrs} if row.attrs else place
+                first_training.has_step = True
+            if has_trainings and type(name) is str and name in NUMBERED:
+                row.attrs = {**trainings.recorded(scope), **row.attrs}
             put(row)
             if end == last_end:
                 is_tied = True

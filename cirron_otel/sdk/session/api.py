@@ -18,6 +18,7 @@ from ..tracing.inference import inference
 from ..tracing.loops import batches, epochs
 from ..tracing.mark import mark
 from ..tracing.span_processor import ForeignSpanProcessor
+from ..tracing.trainings import training
 from .cirron import Cirron, flush, get_default, health, profile, shutdown, trace
 from .errors import record_error
 from .handle import Profiler, active
@@ -161,5 +162,6 @@ __all__ = [
     "runs",
     "shutdown",
     "trace",
+    "training",
     "watch",
 ]

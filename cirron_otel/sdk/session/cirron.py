@@ -22,6 +22,7 @@ from ..tracing.open_scopes import open_in
 from ..tracing.phase import STEPS, Phase
 from ..tracing.scope import Scope
 from ..tracing.state import CONTEXT, SCOPE_KEY
+from ..tracing.trainings import training
 from .errors import errors, record_error, report_problem
 from .handle import Profiler, active
 from .health import disabled_health
@@ -131,6 +132,7 @@ class Cirron:
         return Scope(name, index, **attrs)
 
     mark = staticmethod(mark)
+    training = staticmethod(training)
     epochs = staticmethod(epochs)
     batches = staticmethod(batches)
     inference = staticmethod(inference)

@@ -23,6 +23,7 @@ from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.span_processor import ForeignSpanProcessor, Observers, processor_of, processors_of
 from ..tracing.state import CONTEXT, SCOPE_KEY, state
 from ..tracing.step_places import StepPlaces, is_step
+from ..tracing.trainings import NUMBERED, trainings
 from .errors import record_error
 from .joining import Joined
 from .provider import applications_provider
@@ -253,6 +254,9 @@ class ProviderLink:
         index = scope._index
         if type(index) is int and is_step(scope):
             for name, value in self._places.place(scope, index).items():
+                scope.attrs.setdefault(name, value)
+        if trainings.is_used and type(scope._name) is str and scope._name in NUMBERED:
+            for name, value in trainings.attribute_of(scope).items():
                 scope.attrs.setdefault(name, value)
         self.observers.end(scope)
 

@@ -39,6 +39,7 @@ from ..tracing.scope import Scope
 from ..tracing.span_processor import ForeignSpanProcessor, processor_of
 from ..tracing.state import state
 from ..tracing.traces import Segments
+from ..tracing.trainings import trainings
 from . import logs
 from .drop_counts import DropCounts
 from .errors import record_error, report_problem
@@ -190,6 +191,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, budget=budget,
         recent=recent, naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
     )  # fmt: skip
+    trainings.restart(collector.waiting_steps)
     writer = SpoolWriter(paths.root, config.spool_max_bytes)
     sealer = (Sealer if is_spooled else Unwritten)(
         owner,

@@ -92,6 +92,8 @@ def train(provider: TracerProvider) -> list[Any]:
     for _ in range(2):
         with again:
             results.append("again")
+    with ci.training("second"):
+        results += ci.batches([3, 4])
     thread = threading.Thread(target=lambda: results.append(sum(ci.batches([1, 2]))))
     thread.start()
     thread.join()

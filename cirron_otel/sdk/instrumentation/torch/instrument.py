@@ -9,6 +9,7 @@ from typing import Any
 from ...session.errors import record_error
 from ...session.run_details import CONFIGURATION
 from ...tracing.state import state
+from ...tracing.trainings import nothing, trainings
 from ..base import FrameworkHooks, HookContext, Part, RankCallback, install_parts
 from ..patches import Patches
 from ..step_engine import StepEngine, forget_engine, use_engine
@@ -114,6 +115,8 @@ class TorchHooks(FrameworkHooks):
         self._losses = Losses(self.trackers) if config.mark_loss else None
         self._upkeep.norms = Norms(self.trackers) if config.mark_grad_norm else None
         self._marks_ddp = config.ddp_times
+        torch_state.trainings.is_on = config.trainings
+        trainings.forget_optimizers = torch_state.trainings.forget
         if config.digest is not None:
             self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
@@ -248,6 +251,7 @@ class TorchHooks(FrameworkHooks):
     def remove(self) -> None:
         """Remove every hook, and close the open scopes. Raises nothing."""
         state.fetched = False
+        trainings.forget_optimizers = nothing
         try:
             forget_engine(self._engine)
             self.torch_state.stop()

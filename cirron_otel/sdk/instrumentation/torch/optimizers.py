@@ -233,11 +233,13 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool, begun: int)
             if iteration.is_held and not iteration.is_waiting:
                 iteration.release()
             iteration.thin()
-        attrs = tracker.torch_state.optimizers.get(id(optimizer))
+        known = attrs = tracker.torch_state.optimizers.get(id(optimizer))
         if attrs is None:
             attrs = _register(tracker, optimizer)
         phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs, begun)
         if phase is not None:
+            if known is None:
+                tracker.torch_state.trainings.stepped(tracker, optimizer, phase)
             stepping = tracker.spare or OpenOptimizerStep(phase, optimizer, has_closure)
             stepping.phase, stepping.optimizer = phase, id(optimizer)
             stepping.has_closure, stepping.depth, stepping.calls = has_closure, 1, 0
@@ -271,7 +273,8 @@ def begin_step(
             start_over(tracker)
         tracker.stepped += 1
         tracker.watches_gradients = False
-        if id(optimizer) not in tracker.torch_state.optimizers:
+        is_known = id(optimizer) in tracker.torch_state.optimizers
+        if not is_known:
             _register(tracker, optimizer)
         stepping = tracker.stepping
         if stepping is not None:
@@ -282,6 +285,8 @@ def begin_step(
             fail_step(tracker)
         phase = open_step(tracker, optimizer, begun=begun)
         if phase is not None:
+            if not is_known:
+                tracker.torch_state.trainings.stepped(tracker, optimizer, phase)
             stepping = OpenOptimizerStep(phase, optimizer, has_closure)
             tracker.stepping = tracker.spare = stepping
     except BaseException as error:
@@ -384,6 +389,9 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
             iteration = tracker.loaderless.step(optimizer)
         if iteration is not None:
             mark_skipped(iteration.step)
+            if id(optimizer) not in tracker.torch_state.optimizers:
+                _register(tracker, optimizer)
+                tracker.torch_state.trainings.stepped(tracker, optimizer, iteration.step)
     except Exception as error:
         record_error("torch", error)
 

@@ -154,6 +154,7 @@ class Passes(EndingPasses):
         training.fetches = 1
         training.unused = UnusedBatches()
         self._tracker.torch_state.poll_rank()
+        self._tracker.torch_state.trainings.epoch_begins()
         self.steps.open(training, training.inner_context, training.scope or current)
 
     def begin_evaluation(self, iterator: Any) -> None:

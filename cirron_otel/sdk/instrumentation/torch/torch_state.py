@@ -9,6 +9,7 @@ from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
 from .configuration import Configuration, Settings
+from .trainings import OptimizerTrainings
 
 
 class TorchState:
@@ -38,6 +39,7 @@ class TorchState:
         self.optimizers: dict[int, SharedAttributes] = {}
         """Attributes for the steps of the live optimizers that have stepped, by optimizer id."""
         self._references: dict[int, Any] = {}
+        self.trainings = OptimizerTrainings(self)
         self.optimizers_made = 0
         """The number of optimizers constructed since the hooks were installed."""
         self._numbers: dict[int, tuple[Any, int]] = {}
