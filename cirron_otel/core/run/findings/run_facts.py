@@ -63,6 +63,7 @@ def facts_of(
         summarised=run.summarised,
         replicas=run.replicas,
         places=run.places,
+        cpu_waits=run.cpu_waits,
         settings=run.settings,
         world_size=world_size,
     )
