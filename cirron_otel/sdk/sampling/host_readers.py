@@ -6,6 +6,7 @@ absent. It raises OSError or ValueError if a value that it has cannot be read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -114,12 +115,12 @@ class CpuWaitReader:
         """
         python = {each.native_id: each.ident for each in threading.enumerate()}
         waits, training = {}, None
-        for name in os.listdir(self._tasks)[:_MOST_THREADS]:
-            number = int(name)
+        for task in itertools.islice(self._tasks.iterdir(), _MOST_THREADS):
+            number = int(task.name)
             if python.get(number, ident) != ident:
                 continue
             try:
-                waits[number] = int(read_small(self._tasks / name / "schedstat").split()[1])
+                waits[number] = int(read_small(task / "schedstat").split()[1])
             except (OSError, IndexError):  # it has ended, or the kernel has no such file
                 continue
             if number in python:

@@ -165,9 +165,8 @@ def is_listed(name: str | None) -> bool:
     The SDK's overhead mark is in every scope, the waits for a CPU are in many, and digests of every
     step would hide other marks.
     """
-    return name not in (OVERHEAD_NS, CPU_WAIT_NS) and not (
-        name is not None and name.startswith(PREFIX)
-    )
+    is_digest = name is not None and name.startswith(PREFIX)
+    return name not in (OVERHEAD_NS, CPU_WAIT_NS) and not is_digest
 
 
 def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
