@@ -114,6 +114,8 @@ class CpuWaitReader:
         None for the first reading of a thread, and if the system does not keep the time.
         """
         python = {each.native_id: each.ident for each in threading.enumerate()}
+        # In a forked process, Python 3.11 has the parent's number.
+        python[os.getpid()] = threading.main_thread().ident
         waits, training = {}, None
         for task in itertools.islice(self._tasks.iterdir(), _MOST_THREADS):
             number = int(task.name)
