@@ -55,6 +55,7 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
     finding = assessment.price("CPU_CONTENTION", bid, describe, at_most="warning")
     # The waits are measured, so those of a notice are no other finding's either.
     bid.commit()
+    assessment.contended_ns = bid.total_ns
     if finding is not None:
         yield finding
 

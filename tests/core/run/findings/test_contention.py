@@ -141,6 +141,16 @@ def test_other_causes_keep_their_price() -> None:
     assert findings[0].cost_ns == pytest.approx(cause.cost_ns, rel=0.05)
 
 
+@pytest.mark.parametrize("extra_ms", [0, 30, 100, 300])
+def test_severity_of_another_cause_is_that_without_the_waits(extra_ms: float) -> None:
+    def plant(times: Times) -> None:
+        times["input"] = times["input"] + 28
+
+    findings = found(np.full((1, 400), extra_ms), plant=plant)
+    assert findings[0].severity == "critical"
+    assert findings[0].kind == "INPUT_BOUND"
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_any_readings_cost_at_most_the_time(seed: int) -> None:
     """Readings may be damaged: repeated, out of order, ahead of the run, larger than the time."""
