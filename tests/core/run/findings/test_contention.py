@@ -141,14 +141,20 @@ def test_other_causes_keep_their_price() -> None:
     assert findings[0].cost_ns == pytest.approx(cause.cost_ns, rel=0.05)
 
 
-@pytest.mark.parametrize("extra_ms", [0, 30, 100, 300])
-def test_severity_of_another_cause_is_that_without_the_waits(extra_ms: float) -> None:
+@pytest.mark.parametrize("factor", [1, 1.3, 2, 4])
+def test_severity_and_price_of_another_cause_are_those_without_the_waits(factor: float) -> None:
     def plant(times: Times) -> None:
         times["input"] = times["input"] + 28
+        for each in times.values():
+            each *= factor
 
-    findings = found(np.full((1, 400), extra_ms), plant=plant)
-    assert findings[0].severity == "critical"
-    assert findings[0].kind == "INPUT_BOUND"
+    ledger = job(1, 400, plant=plant)
+    (lane,) = ledger.lanes
+    work_ms = np.sum([*lane.accounts.values()], axis=0) / MS
+    waits = {None: readings(ledger, 0, work_ms * (1 - 1 / factor))}
+    finding = conclude(Facts(ledger, cpu_waits=waits))[0]
+    assert (finding.kind, finding.severity) == ("INPUT_BOUND", "critical")
+    assert finding.cost_ns == pytest.approx(400 * 29 * MS, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", range(40))
