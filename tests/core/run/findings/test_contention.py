@@ -145,8 +145,8 @@ def test_other_causes_keep_their_price() -> None:
 def test_severity_and_price_of_another_cause_are_those_without_the_waits(factor: float) -> None:
     def plant(times: Times) -> None:
         times["input"] = times["input"] + 28
-        for each in times.values():
-            each *= factor
+        for name in times:
+            times[name] = times[name] * factor
 
     ledger = job(1, 400, plant=plant)
     (lane,) = ledger.lanes
