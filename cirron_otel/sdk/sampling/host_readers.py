@@ -117,16 +117,17 @@ class CpuWaitReader:
         # In a forked process, Python 3.11 has the parent's number.
         python[os.getpid()] = threading.main_thread().ident
         waits, training = {}, None
-        for task in itertools.islice(self._tasks.iterdir(), _MOST_THREADS):
-            number = int(task.name)
-            if python.get(number, ident) != ident:
-                continue
-            try:
-                waits[number] = int(read_small(task / "schedstat").split()[1])
-            except (OSError, IndexError):  # it has ended, or the kernel has no such file
-                continue
-            if number in python:
-                training = number
+        with os.scandir(self._tasks) as tasks:
+            for task in itertools.islice(tasks, _MOST_THREADS):
+                number = int(task.name)
+                if python.get(number, ident) != ident:
+                    continue
+                try:
+                    waits[number] = int(read_small(task.path + "/schedstat").split(b" ", 2)[1])
+                except (OSError, IndexError):  # it has ended, or the kernel has no such file
+                    continue
+                if number in python:
+                    training = number
         before, self._before = self._before, waits
         if training is None or training not in before:
             return None
