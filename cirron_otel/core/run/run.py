@@ -36,6 +36,7 @@ from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
 from .figures.outside import OutsideScopes
 from .figures.places import PlacesByAccount, PlacesFold
+from .figures.readings import ReadingsFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
 from .figures.timed_marks import TimedFold, TimedValues
@@ -112,6 +113,7 @@ class Run:
         self._owners = DigestOwners(self.recording.texts)
         self._ddp = TimedFold(self.recording.texts, DDP_EXPOSED)
         self._cpu_waits = TimedFold(self.recording.texts, CPU_WAIT_NS)
+        self._readings = ReadingsFold(self.recording.texts)
         self._places = PlacesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
@@ -119,6 +121,7 @@ class Run:
             self._owners.add(block)
             self._ddp.add(block)
             self._cpu_waits.add(block)
+            self._readings.add(block)
             self._places.add(block)
         return series
 
@@ -141,6 +144,12 @@ class Run:
         """The lines at which the program was in samples, by account."""
         _ = self._marks  # fills the fold
         return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
+
+    @cached_property
+    def readings(self) -> ReadingsFold:
+        """The readings of the sampler: CPUs, devices and temperatures."""
+        _ = self._marks  # fills the fold
+        return self._readings
 
     @cached_property
     def cpu_waits(self) -> Mapping[int | None, TimedValues]:
