@@ -190,6 +190,9 @@ GPU_UTILIZATION = "hw.gpu.utilization"
 GPU_TEMPERATURE = "hw.temperature"
 GPU_POWER = "hw.power"
 HW_ID = "hw.id"
+CPU_WAIT_NS = "cirron.cpu_wait_ns"
+"""The mark whose value is the time for which the training waited for a CPU since the mark of this
+name ahead of it, ns."""
 PLACE = "cirron.place"
 """The mark whose value is the line at which the program is, and the open scope:
 `FILE:LINE (FUNCTION) in SCOPE`."""

@@ -51,6 +51,7 @@ class SharedOptions(TypedDict, total=False):
     cuda_memory: bool | Literal["phase"] | None
     sample_interval: float | Literal["auto"] | None
     places: bool | None
+    cpu_wait: bool | None
     otlp_snapshots: Literal["summary", "full"] | None
     digest: Literal["step", "tensors", "none", "off"] | None
     digest_every: int | None

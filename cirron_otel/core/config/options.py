@@ -212,6 +212,9 @@ class Config:
         BOOLEAN,
         "with samples, also mark the line of the program at which the thread that trains is",
     )
+    cpu_wait: bool = _option(
+        True, BOOLEAN, "with samples, also mark how long the training waited for a CPU"
+    )
     snapshots: str | None = _option(
         "stats",
         optional(one_of("stats", "sampled", "full")),

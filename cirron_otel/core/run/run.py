@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...semconv import CONFIGURATION, SESSION
+from ...semconv import CONFIGURATION, CPU_WAIT_NS, DDP_EXPOSED, SESSION
 from ..analysis.breakdown import STEP, Breakdown
 from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
@@ -27,7 +27,6 @@ from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
 from .accounts import BY_RULE, AccountNames
 from .figures.breakdowns import RankFold, UnitTimes, unit_times
-from .figures.ddp_times import DdpFold
 from .figures.device_times import device_times, peaks
 from .figures.durations import sum_of
 from .figures.failures import Failures
@@ -37,8 +36,10 @@ from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
 from .figures.outside import OutsideScopes
 from .figures.places import PlacesByAccount, PlacesFold
+from .figures.readings import ReadingsFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
+from .figures.timed_marks import TimedFold, TimedValues
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
@@ -110,13 +111,17 @@ class Run:
         """The folds over all marks, in one pass."""
         series, failures = SeriesFold(self.recording.texts), self._failures
         self._owners = DigestOwners(self.recording.texts)
-        self._ddp = DdpFold(self.recording.texts)
+        self._ddp = TimedFold(self.recording.texts, DDP_EXPOSED)
+        self._cpu_waits = TimedFold(self.recording.texts, CPU_WAIT_NS)
+        self._readings = ReadingsFold(self.recording.texts)
         self._places = PlacesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
             self._owners.add(block)
             self._ddp.add(block)
+            self._cpu_waits.add(block)
+            self._readings.add(block)
             self._places.add(block)
         return series
 
@@ -139,6 +144,18 @@ class Run:
         """The lines at which the program was in samples, by account."""
         _ = self._marks  # fills the fold
         return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
+
+    @cached_property
+    def readings(self) -> ReadingsFold:
+        """The readings of the sampler: CPUs, devices and temperatures."""
+        _ = self._marks  # fills the fold
+        return self._readings
+
+    @cached_property
+    def cpu_waits(self) -> Mapping[int | None, TimedValues]:
+        """The times for which each rank waited for a CPU, ns: since the mark ahead of each one."""
+        _ = self._marks  # fills the fold
+        return self._cpu_waits.result()
 
     @cached_property
     def together(self) -> Breakdown:

@@ -6,7 +6,9 @@ absent. It raises OSError or ValueError if a value that it has cannot be read.
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ HOST_USED, HOST_TOTAL = "host_used_bytes", "host_total_bytes"
 CGROUP_USED, CGROUP_LIMIT = "cgroup_used_bytes", "cgroup_limit_bytes"
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _KIB = 1024
+_MOST_THREADS = 64
 
 
 def process_reader(proc: Path) -> Reader | None:
@@ -89,3 +92,44 @@ class CpuReader:
             return None
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return (used - before[1]) / (at - before[0]) / max(cpus or 1, 1)
+
+
+class CpuWaitReader:
+    """Reads for how long the training was ready to run and waited for a CPU (Linux).
+
+    The kernel keeps this time for each thread (`run_delay` in `schedstat`,
+    Documentation/scheduler/sched-stats.rst). The result is the wait of the training thread, and the
+    longest wait among the threads that Python has not started: libraries compute in those, and the
+    training thread waits for the slowest of them.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        """`proc` is the mount point of procfs."""
+        self._tasks = proc / "self" / "task"
+        self._before: dict[int, int] = {}
+
+    def read(self, ident: int) -> int | None:
+        """Return the wait since the previous reading, ns; `ident` is the training thread's id.
+
+        None for the first reading of a thread, and if the system does not keep the time.
+        """
+        python = {each.native_id: each.ident for each in threading.enumerate()}
+        # In a forked process, Python 3.11 has the parent's number.
+        python[os.getpid()] = threading.main_thread().ident
+        waits, training = {}, None
+        with os.scandir(self._tasks) as tasks:
+            for task in itertools.islice(tasks, _MOST_THREADS):
+                number = int(task.name)
+                if python.get(number, ident) != ident:
+                    continue
+                try:
+                    waits[number] = int(read_small(task.path + "/schedstat").split(b" ", 2)[1])
+                except (OSError, IndexError):  # it has ended, or the kernel has no such file
+                    continue
+                if number in python:
+                    training = number
+        before, self._before = self._before, waits
+        if training is None or training not in before:
+            return None
+        grown = {number: max(wait - before.get(number, 0), 0) for number, wait in waits.items()}
+        return grown.pop(training) + max(grown.values(), default=0)

@@ -16,12 +16,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from ...core.config.options import Config
-from ...semconv import MEMORY, PLACE
+from ...semconv import CPU_WAIT_NS, MEMORY, PLACE
 from ..session.errors import record_error
 from ..tracing.buffers import limits, local
 from ..tracing.clock import wall
 from ..tracing.mark import POINT, SampleAttributes, check_room
 from ..tracing.open_scopes import TrainingThread, pinned
+from .host_readers import CpuWaitReader
 from .places import Places
 from .sample import SampleReader
 
@@ -65,6 +66,7 @@ class Sampler:
         """The time when the sampling began, or when it first found a scope open, seconds."""
         self._has_scope = False
         self._places = Places(self._training) if config.places else None
+        self._cpu_wait = CpuWaitReader() if config.cpu_wait else None
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -214,6 +216,7 @@ class Sampler:
         if found is not None and not self._is_over:
             scope, at, place = found
             self._mark(scope, PLACE, place, at, SampleAttributes())
+            self._mark_cpu_wait(scope, at)
 
     def _sample(self, reader: SampleReader) -> None:
         scope, at = self._training.pin()
@@ -224,7 +227,21 @@ class Sampler:
         if not self._is_over:
             for name, value, attributes in marks:
                 self._mark(scope, name, value, at, attributes)
+            self._mark_cpu_wait(scope, at)
             self.samples += 1
+
+    def _mark_cpu_wait(self, scope: Any, at: int) -> None:
+        """Mark how long the training thread waited for a CPU since the previous mark."""
+        if self._cpu_wait is None:
+            return
+        try:
+            wait = self._cpu_wait.read(self._training.ident)
+        except Exception as error:
+            record_error("sampler", error)
+            self._cpu_wait = None
+            return
+        if wait is not None:
+            self._mark(scope, CPU_WAIT_NS, wait, at, SampleAttributes())
 
     def _mark(
         self, scope: Any, name: str, value: Any, at: int, attributes: SampleAttributes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...core import durations, moments, nouns
 from ...core.records.digest_marks import PREFIX
-from ...semconv import MEMORY, OVERHEAD_NS
+from ...semconv import CPU_WAIT_NS, MEMORY, OVERHEAD_NS
 
 if TYPE_CHECKING:
     from ...core.run.trees import MarkNode
@@ -162,9 +162,11 @@ class Marks:
 def is_listed(name: str | None) -> bool:
     """Return whether a mark is listed with its scope, rather than in `--json` only.
 
-    The SDK's overhead mark is in every scope, and digests of every step would hide other marks.
+    The SDK's overhead mark is in every scope, the waits for a CPU are in many, and digests of every
+    step would hide other marks.
     """
-    return name != OVERHEAD_NS and not (name is not None and name.startswith(PREFIX))
+    is_digest = name is not None and name.startswith(PREFIX)
+    return name not in (OVERHEAD_NS, CPU_WAIT_NS) and not is_digest
 
 
 def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:

@@ -97,8 +97,8 @@ def counting(intervals: Sequence[Interval], at: int) -> Interval | None:
     return min(around, default=inner, key=place)
 
 
-def place(each: Interval) -> tuple[int, int, int, str, int]:
-    return -each.start, -each.depth, each.end - each.start, each.account, each.name
+def place(each: Interval) -> tuple[int, int, int, str, str]:
+    return -each.start, -each.depth, each.end - each.start, each.account, each.text
 
 
 def drawn(chance: random.Random, first: int, last: int) -> Interval:
@@ -118,6 +118,15 @@ def test_sweep_of_random_intervals(seed: int) -> None:
     for at in range(-5, 120):
         expected = counting(intervals, at)
         assert (found.get(at) and found[at].account) == (expected and expected.account)
+
+
+@pytest.mark.parametrize("tokens", [(3, 4), (4, 3)])
+def test_names_decide_between_scopes_with_equal_times(tokens: tuple[int, int]) -> None:
+    """Tokens are numbered in the order of the reader."""
+    both = [Interval(0, 9, 0, "other_scopes", token, text=text)
+            for token, text in zip(tokens, ("batch", "step"), strict=True)]  # fmt: skip
+    for intervals in (both, both[::-1]):
+        assert [each.text for _, _, each in sweep(intervals)] == ["batch"]
 
 
 @pytest.mark.hypothesis

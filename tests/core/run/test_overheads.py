@@ -72,10 +72,13 @@ def test_child_in_a_later_batch_than_its_parent_counts_once(tmp_path: Path) -> N
             assert run.recording.sums.ranks[0].overhead_ns == 20
 
 
-def test_mark_in_another_batch_than_its_scope_is_not_reduced_in_one_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spans", [[span(LATER, EPOCH, name="step", rank=0)], []])
+def test_mark_in_another_batch_than_its_scope_is_not_reduced_in_one_pass(
+    spans: list[dict[str, Any]], tmp_path: Path
+) -> None:
     files = recording([[STEP]], {})
     batch = made(
-        1, spans=[span(LATER, EPOCH, name="step", rank=0)],
+        1, spans=spans,
         marks=[mark(99, STEP, name="cirron.overhead_ns", value=3, value_type="int")],
     )  # fmt: skip
     files.append((f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch)))

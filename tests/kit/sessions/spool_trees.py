@@ -9,6 +9,7 @@ from typing import Any
 
 from cirron_otel.semconv import (
     CONFIGURATION,
+    CPU_WAIT_NS,
     DDP_COMMUNICATION,
     DDP_COMPUTE,
     DDP_EXPOSED,
@@ -19,7 +20,7 @@ from cirron_otel.semconv import (
 
 OVERHEAD = "cirron.overhead_ns"
 OWN_MARKS = frozenset({
-    OVERHEAD, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, *CONFIGURATION
+    OVERHEAD, CPU_WAIT_NS, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, *CONFIGURATION
 })  # fmt: skip
 """The names of marks that the hooks make, and not the program."""
 HOOK_MARKS = frozenset({LOSS, GRAD_NORM})

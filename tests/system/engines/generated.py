@@ -79,7 +79,7 @@ def together(recordings: Sequence[Files]) -> Files:
 
 def _renamed(number: int, data: bytes) -> tuple[str, bytes]:
     batch = json.loads(data)
-    batch["batch_id"] = f"{int(batch['batch_id'], 16) ^ (number << 104):032x}"
+    batch["batch_id"] = f"{int(batch['batch_id'], 16) ^ (number << 48):032x}"
     for span in batch["spans"]:
         span["id"], span["parent_id"] = _id(number, span["id"]), _id(number, span["parent_id"])
         span["mark_ids"] = [_id(number, each) for each in span.get("mark_ids", ())]

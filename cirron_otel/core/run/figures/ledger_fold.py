@@ -12,10 +12,10 @@ from ..accounts import BY_RULE, AccountNames
 from ..load.lanes import RankSums
 from ..relations import ABSENT, Block, Texts, known
 from .by_rank import by_rank, sorted_by_rank
-from .ddp_times import DdpTimes
 from .ledger import Lane, Ledger
 from .ledger_moves import move
 from .outside import OutsideScopes, busy_and_idle, fill_gaps
+from .timed_marks import TimedValues
 from .unit_accounts import AccountsOfUnits, UnitAccounts
 from .unit_numbers import UnitNumbers
 
@@ -147,7 +147,7 @@ class LedgerFold:
         for key, ns in sums.items():
             pieces.parts[key] = pieces.parts.get(key, 0) + ns
 
-    def finish(self, measured: Mapping[int | None, DdpTimes] | None = None) -> Ledger | None:
+    def finish(self, measured: Mapping[int | None, TimedValues] | None = None) -> Ledger | None:
         """Return the ledger; None if there are no units.
 
         `measured` has DDP's own measurements by rank.

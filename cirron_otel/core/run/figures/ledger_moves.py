@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from ..accounts import OVERRIDING, PHASES
-from .ddp_times import DdpTimes
 from .durations import to_ns
 from .ledger import Lane
 from .ledger_waiting import move_waiting
 from .medians import median_of
 from .outside import BETWEEN
+from .timed_marks import TimedValues
 from .unit_accounts import UNATTRIBUTED, WAITING
 
 NOT_OF_PERIOD: Final = frozenset({"evaluation", "checkpoint", "logging", "other_scopes"})
@@ -31,7 +31,7 @@ _FEW: Final = 4
 """The minimum number of units for a median of their times to be used."""
 
 
-def move(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+def move(lanes: Sequence[Lane], measured: Mapping[int | None, TimedValues]) -> None:
     """Make the moves of all lanes; `measured` has DDP's own measurements by rank."""
     for lane in lanes:
         if len(lane.start) and "busy" not in lane.accounts:

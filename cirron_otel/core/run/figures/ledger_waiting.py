@@ -7,9 +7,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .ddp_times import DdpTimes, usual_backward
+from .ddp_times import usual_backward
 from .ledger import Lane
 from .medians import median_of
+from .timed_marks import TimedValues
 
 _FEW: Final = 4
 """The minimum number of units for a rule to hold."""
@@ -23,7 +24,7 @@ units in which these differ by more than this part of a cycle."""
 _Places: TypeAlias = slice | np.ndarray
 
 
-def move_waiting(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+def move_waiting(lanes: Sequence[Lane], measured: Mapping[int | None, TimedValues]) -> None:
     """Move the time in which ranks wait for slower ones.
 
     `measured` has DDP's own measurements by rank.
@@ -48,7 +49,7 @@ def move_waiting(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes])
         _move_waiting(units.lanes, chunk, sources)
 
 
-def _set_usual_backward(lanes: Sequence[Lane], measured: Mapping[int | None, DdpTimes]) -> None:
+def _set_usual_backward(lanes: Sequence[Lane], measured: Mapping[int | None, TimedValues]) -> None:
     """Move the ranks' own work in backward passes to their cycles, if that of all is known."""
     usual = [usual_backward(lane, measured.get(lane.rank)) for lane in lanes]
     known = [each for each in usual if each is not None]

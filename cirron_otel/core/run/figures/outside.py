@@ -86,7 +86,7 @@ def _clipped(span: IndexedSpan, tree: ScopeTree, texts: Texts, accounts: Account
         if around.start_ns is not None and around.end_ns is not None:
             start, end = max(start, around.start_ns), min(end, around.end_ns)
     token = texts.token_of(span.name or None)
-    return Interval(start, end, depth, account, token, account in OVERRIDING)
+    return Interval(start, end, depth, account, token, account in OVERRIDING, span.name or "")
 
 
 class _Pieces:

@@ -20,11 +20,13 @@ class Interval(NamedTuple):
     """The token of the name under which its time is listed."""
     overrides: bool = False
     """Whether everything inside the interval belongs to its account."""
+    text: str = ""
+    """The name. It decides between intervals with equal times: tokens differ between readers."""
 
     @property
     def order(self) -> tuple[Any, ...]:
         """The place among the intervals that are open at a time, the innermost first."""
-        return -self.start, -self.depth, self.end - self.start, self.account, self.name
+        return -self.start, -self.depth, self.end - self.start, self.account, self.text
 
 
 def outermost(intervals: Iterable[Interval]) -> Iterator[Interval]:

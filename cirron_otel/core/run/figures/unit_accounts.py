@@ -225,8 +225,8 @@ class AccountsOfUnits:
         for token, begin, wall, _ in rows:
             account = self.account(token)
             end = min(begin + wall, start + length)
-            overrides = account in OVERRIDING
-            intervals.append(Interval(max(begin, start), end, 0, account, token, overrides))
+            overrides, text = account in OVERRIDING, self._texts.text(token) or ""
+            intervals.append(Interval(max(begin, start), end, 0, account, token, overrides, text))
         times: dict[tuple[str, int], int] = {}
         if int(units["flags"][unit]) & SUMS:
             times = _scaled([(self.account(row[0]), row[0], row[3]) for row in rows], length)

@@ -48,6 +48,8 @@ class Assessment:
         self.total_ns = max(ledger.total_ns, 0)
         totals = ledger.totals
         self.running_ns = self.total_ns - sum(totals.get(name, 0) for name in _NOT_RUNNING)
+        self.contended_ns = 0
+        """The waits for a CPU. The severity of a cost is that of a run without them."""
         self.units = sum(len(each.ns) * each.size for each in ledger.lanes)
         """The number of units of all lanes."""
         self.found: set[str] = set()
@@ -122,7 +124,7 @@ class Assessment:
     def severity(self, kind: str, ns: float, *, of_total: bool = False) -> Severity | None:
         """Return the severity of a cost; None if it is too small to be listed."""
         name = KINDS[kind]
-        base = self.total_ns if of_total else self.running_ns
+        base = (self.total_ns if of_total else self.running_ns) - self.contended_ns
         value = ns / base if base > 0 else 0.0
         if value < _LISTED * self.limits[f"{name}.warning"] or ns <= 0:
             return None

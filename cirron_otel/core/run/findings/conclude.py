@@ -10,6 +10,7 @@ from ...nouns import plural
 from ...records.memory_devices import CPU
 from ..stall import Stall
 from .assessment import Assessment
+from .contention import contention_findings
 from .courses import interval_findings, late_slowing_findings, slowing_findings
 from .facts import Facts
 from .failures import failure_findings
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 Status = Literal["failed", "critical", "warning", "healthy"]
 _RULES: Final[Sequence[Callable[[Assessment], Iterable[Finding]]]] = (
-    start_findings, warm_up_findings, early_findings, first_batch_findings, spike_findings,
-    slowing_findings, interval_findings, late_slowing_findings, straggler_findings,
-    uneven_findings, late_findings, steady_findings, jitter_findings,
+    start_findings, warm_up_findings, early_findings, contention_findings, first_batch_findings,
+    spike_findings, slowing_findings, interval_findings, late_slowing_findings,
+    straggler_findings, uneven_findings, late_findings, steady_findings, jitter_findings,
 )  # fmt: skip
 """The rules that claim time, in the order of their claims."""
 
@@ -168,7 +169,9 @@ def not_assessed(facts: Facts) -> list[dict[str, Any]]:
     ):
         if not readings:
             missing.append((kind, f"no {what} is recorded", "record with the system sampler"))
-    missing.append(
-        ("CPU_CONTENTION", "the CPU time of units is not recorded", "compare HIGH_CPU of the host")
-    )
+    if not facts.cpu_waits:
+        missing.append(
+            ("CPU_CONTENTION", "no waits for a CPU are recorded",
+             "record on Linux with samples and cpu_wait")
+        )  # fmt: skip
     return [{"kind": kind, "reason": reason, "remedy": remedy} for kind, reason, remedy in missing]

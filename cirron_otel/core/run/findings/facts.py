@@ -14,6 +14,7 @@ from ...analysis.summary import SessionSummary
 from ...records.memory_devices import CPU
 from ..figures.ledger import Ledger
 from ..figures.places import PlacesByAccount
+from ..figures.timed_marks import TimedValues
 from ..stall import Stall
 from ..utilization import Utilization
 from .words import hosts_of, listed, ranks_text
@@ -95,6 +96,8 @@ class Facts:
 
     places: PlacesByAccount = field(default_factory=dict)
     """The lines at which the program was in samples, by account."""
+    cpu_waits: Mapping[int | None, TimedValues] = field(default_factory=dict)
+    """By rank: for how long it waited for a CPU since the reading ahead of each one, ns."""
     settings: Mapping[str, Mapping[Any, Sequence[int | None]]] = field(default_factory=dict)
     """The configuration of the training: for each attribute its values, with their ranks."""
 

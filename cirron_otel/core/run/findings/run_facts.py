@@ -11,7 +11,6 @@ from ...analysis.mark_series import Point
 from ...analysis.memory_series import DeviceMemory, MemoryReport
 from ...analysis.summary import SessionSummary
 from ...records.memory_devices import CPU
-from ..figures.readings import ReadingsFold
 from ..stall import Stall
 from .facts import Facts, MemoryUse, OutOfMemory, State, ValueSeries
 from .failures import is_interrupt
@@ -39,9 +38,6 @@ def facts_of(
     of another source that could not be converted.
     """
     ledger: Any = getattr(run, "ledger", None)
-    readings = ReadingsFold(run.recording.texts)
-    for block in run.recording.mark_blocks():
-        readings.add(block)
     return Facts(
         ledger=ledger,
         unit=run.recording.unit_name if unit is None else unit,
@@ -54,15 +50,16 @@ def facts_of(
         ],
         memory=list(_memory(run)),
         out_of_memory=list(_out_of_memory(run.memory)),
-        cpu=readings.cpu(),
-        gpu=readings.gpu(),
-        temperature=readings.temperature(),
+        cpu=run.readings.cpu(),
+        gpu=run.readings.gpu(),
+        temperature=run.readings.temperature(),
         stalls=stalls,
         dropped_records=sum(each.count for each in run.drops) + run.dropped_marks,
         missing_files=missing_files + run.unreadable_batches,
         summarised=run.summarised,
         replicas=run.replicas,
         places=run.places,
+        cpu_waits=run.cpu_waits,
         settings=run.settings,
         world_size=world_size,
     )

@@ -24,6 +24,7 @@ _OF_TIME: Final[Mapping[str, tuple[float, float]]] = {
     "start_up": (0.10, 0.25), "warm_up": (0.10, 0.25), "compilation": (0.10, 0.25),
     "restarted": (0.05, 0.20), "stalled": (0.05, 0.20),
     "garbage_collection": (0.05, 0.20), "tracing": (0.05, 0.20),
+    "cpu_contention": (0.05, 0.20),
     "slow_first_batch": (0.05, 0.20), "spikes": (0.05, 0.20), "slowing_down": (0.05, 0.20),
     "slow_interval": (0.05, 0.20), "straggler": (0.05, 0.20), "uneven": (0.05, 0.20),
     "input_bound": (0.05, 0.20), "h2d_bound": (0.05, 0.20),

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from ....semconv import HW_ID, OOM, OVERHEAD_NS, PLACE
+from ....semconv import CPU_WAIT_NS, HW_ID, OOM, OVERHEAD_NS, PLACE
 from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
@@ -58,10 +58,10 @@ MOST_OVERHEAD_NS: Final = 10**15
 def has_series(name: str | None) -> bool:
     """Return whether the marks with a name have a series, but for samples of memory and digests.
 
-    Values of imported events of Stormlog are memory, too. Places are counted by account.
+    Values of imported events of Stormlog are memory, too. Places and waits for a CPU are findings.
     """
     is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
-    return name not in (OVERHEAD_NS, PLACE) and not is_foreign
+    return name not in (OVERHEAD_NS, PLACE, CPU_WAIT_NS) and not is_foreign
 
 
 def overhead_of(mark: IndexedMark) -> int:

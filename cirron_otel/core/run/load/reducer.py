@@ -98,7 +98,7 @@ class Reducer:
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NotReducibleError."""
         overhead = self.marks.add(marks)
-        if overhead and spans:
+        if overhead:
             self._overheads.add(spans, overhead)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []

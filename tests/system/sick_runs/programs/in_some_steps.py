@@ -57,7 +57,7 @@ def slower_from_one_step_on(job: Job) -> None:
     job.sleep("backward", 0.03, lambda step: step >= 60)
 
 
-@program("SLOWING_DOWN", "SLOW_INTERVAL", units=((60, 119),))
+@program("CPU_CONTENTION", units=((60, 119),))
 def other_load_on_the_processor(job: Job) -> None:
     """From step 60 on, four other processes use the same processor.
 
