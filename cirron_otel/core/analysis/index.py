@@ -31,7 +31,7 @@ CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER,
+    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER, training INTEGER,
     origin BLOB
 );
 CREATE TABLE mark (
@@ -59,7 +59,7 @@ ANALYZE;
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
-    "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
@@ -67,7 +67,7 @@ _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
-_NO_ATTRIBUTES = None, None, False, False
+_NO_ATTRIBUTES = None, None, False, False, 0
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
@@ -194,9 +194,9 @@ def _spans(
 
 
 def _of_attributes(span: IndexedSpan) -> tuple[int | bool | None, ...]:
-    """Return the columns `device_peak` to `phases_are_sums`."""
+    """Return the columns `device_peak` to `training`."""
     peaks = map(_int64, span.device_peaks)
-    return *peaks, span.is_peak_sampled, span.phases_are_sums
+    return *peaks, span.is_peak_sampled, span.phases_are_sums, span.training
 
 
 def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -30,6 +30,10 @@ PHASES_ARE_SUMS = "traceml.phases_are_sums"
 """The attribute of an imported step of which only the sums of its phases are recorded."""
 _LENGTH_OF_NONE = len("{}")
 _SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
+TRAINING = "training"
+"""The attribute of a step with the number of its training within the process; absent for 0."""
+_TRAINING_TEXT = f'"{TRAINING}"'.encode()
+_INT64 = range(-(2**63), 2**63)
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -98,6 +102,16 @@ class IndexedSpan(Struct, gc=False):
     def phases_are_sums(self) -> bool:
         """Whether only the sums of its phases are recorded, and not when they ran."""
         return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)
+
+    @property
+    def training(self) -> int:
+        """The number of the training that a step belongs to; 0 without an integer of 64 bits."""
+        text = self.attrs
+        if isinstance(text, msgspec.Raw) and _TRAINING_TEXT not in bytes(text):
+            return 0
+        attributes = self.attributes
+        number = attributes.get(TRAINING) if isinstance(attributes, dict) else None
+        return number if type(number) is int and number in _INT64 else 0
 
 
 class IndexedMark(Struct, gc=False):

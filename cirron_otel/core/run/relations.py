@@ -38,14 +38,15 @@ UNIT: Final[Mapping[str, str]] = {
     "pid": "int64", "thread": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64",
     "gpu_ns": "int64", "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
-    "parts": "int64",
+    "training": "int64", "parts": "int64",
 }  # fmt: skip
 """One row for each unit: a step that is not inside another one.
 
 `no` orders all spans of the recording. `id_high` and `id_low` are the halves of the id; of any
 other text they are `ABSENT` and its token. `parent` is the token of the parent's id; `idx` and
-`error` are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `parts` is the number of
-rows that the unit has in the relation `part`."""
+`error` are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `training` is the number of
+the training within its process, from 0. `parts` is the number of rows that the unit has in the
+relation `part`."""
 SAMPLED: Final = 1
 """The flag of a unit whose peaks are the largest samples, and not exact."""
 SUMS: Final = 2
