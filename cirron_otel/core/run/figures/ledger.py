@@ -16,6 +16,13 @@ _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 """The accounts that are excesses over the time of usual units, or of units that are repeated."""
 
 
+def by_training(training: np.ndarray | None) -> list[slice | np.ndarray]:
+    """Return the places of the units of each training; `training` is that of a lane."""
+    if training is None:
+        return [slice(None)]
+    return [np.flatnonzero(training == each) for each in np.unique(training)]
+
+
 class UsualBackward(NamedTuple):
     """The usual own work of a rank in the backward pass of a unit, ns."""
 
@@ -82,6 +89,15 @@ class Lane:
     `waiting`; None if it is unknown."""
     size: int = 1
     """The number of units in each entry."""
+    training: np.ndarray | None = None
+    """The number of each unit's training within its process; None if it is 0 for all units."""
+
+    def begins(self) -> np.ndarray:
+        """Return whether each unit is of another training than the unit ahead of it."""
+        begins = np.zeros(len(self.start), bool)
+        if self.training is not None:
+            np.not_equal(self.training[1:], self.training[:-1], out=begins[1:])
+        return begins
 
     @property
     def units_per_second(self) -> float | None:

@@ -12,7 +12,7 @@ from ...nouns import plural
 from ..figures.durations import to_ns
 from ..figures.ledger import Ledger
 from .claims import Bid, Claims
-from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups
+from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups, divided
 from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .thresholds import KINDS, Limits
@@ -57,7 +57,8 @@ class Assessment:
         )
         self.has_straggler = False
         """Whether there is a finding on a slow rank, a notice included."""
-        self._groups = aligned_groups(ledger)
+        self._together = aligned_groups(ledger)
+        self._groups = [part for each in self._together for part in divided(each, ledger.lanes)]
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:
             for (account, name), ns in lane.parts.items():
@@ -86,8 +87,15 @@ class Assessment:
         return self.running_ns / max(self.units, 1)
 
     def cycles(self) -> list[Cycles]:
-        """Return the cycles with the claims so far."""
+        """Return the cycles of each training with the claims so far.
+
+        Their medians, deviations and courses are those of the training.
+        """
         return [Cycles(each, self.claims) for each in self._groups]
+
+    def cycles_of_ranks(self) -> Cycles:
+        """Return the cycles of all trainings of the ranks that wait for each other."""
+        return Cycles(self._together[0], self.claims)
 
     def parts(self, account: str) -> dict[str, int]:
         """Return the recorded names of an account with their total times, the longest first."""
