@@ -15,9 +15,8 @@ from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
-from ...semconv import HW_ID
 from ..records.memory_marks import kind_of, memory_mark
-from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
+from ..records.rows import IndexedBatch, IndexedSpan, device_of, rows_of, shown
 from ..records.run_summary import values_of_marks, values_of_spans
 from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ..spool.reader import BatchFile
@@ -204,17 +203,8 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
-            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark), isinstance(mark.value, str),
+            shown(mark.kind), _int64(mark.ts_ns), device_of(mark), isinstance(mark.value, str),
         )  # fmt: skip
-
-
-def _device_of(mark: IndexedMark) -> str | None:
-    """Return the attribute `hw.id` of a reading of a device; None for any other mark."""
-    if mark.name is None or not mark.name.startswith("hw."):
-        return None
-    attributes = mark.attributes
-    device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
-    return shown(device) if isinstance(device, str) else None
 
 
 def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import (
     DEVICE_PEAK,
     MAX_TEXT,
+    NAME,
     PEAK_SAMPLES,
     PHASES_ARE_SUMS,
     RESERVED_PEAK,
@@ -61,7 +62,9 @@ _NO_ATTRIBUTES: Final = """
 """
 _MARK_QUERY: Final = f"""
 SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
-    CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
+    CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value
+        WHEN name = '{TRAINING}' THEN left(attributes['{NAME}'].string_value, {MAX_TEXT})
+    END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised, value_string IS NOT NULL AS is_string

@@ -32,10 +32,12 @@ def _spans_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
             device_peak, reserved_peak, is_peak_sampled, phases_are_sums, training, origin
         FROM span
     """
-    for file, place, position, id_, parent, *rest, sampled, sums, number, origin in index.rows(query):
+    for file, place, position, id_, parent, *rest, sampled, sums, training, origin in index.rows(
+        query
+    ):
         ids = (None if key is None else id_of(key) for key in (id_, parent))
         yield (
-            file * PLACES + place, position, *ids, *rest, bool(sampled), bool(sums), number,
+            file * PLACES + place, position, *ids, *rest, bool(sampled), bool(sums), training,
             None if origin is None else id_of(origin),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ... import exactjson
 from ...errors import InputError
+from ...semconv import HW_ID
 from .schema import FROM_USER, Mark, Shape, Snapshot, Span, shapes_of
 
 _ERROR = 2
@@ -31,7 +32,10 @@ PHASES_ARE_SUMS = "traceml.phases_are_sums"
 _LENGTH_OF_NONE = len("{}")
 _SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
 TRAINING = "training"
-"""The attribute of a step with the number of its training within the process; absent for 0."""
+"""The attribute of a step with the number of its training within the process; absent for 0. A mark
+of this name at the beginning of a training has the number."""
+NAME = "name"
+"""The attribute of that mark with the name of the training."""
 _TRAINING_TEXT = f'"{TRAINING}"'.encode()
 _INT64 = range(-(2**63), 2**63)
 Attributes: TypeAlias = msgspec.Raw
@@ -165,6 +169,17 @@ def detach(record: IndexedSpan | IndexedMark) -> None:
     """Copy the attributes of a record that is kept: they refer to the text of its batch."""
     if isinstance(record.attrs, msgspec.Raw):
         record.attrs = record.attrs.copy()
+
+
+def device_of(mark: IndexedMark) -> str | None:
+    """Return the device of a reading, or the name of a training; None for any other mark."""
+    name = mark.name or ""
+    if name != TRAINING and not name.startswith("hw."):
+        return None
+    attributes = mark.attributes
+    key = NAME if name == TRAINING else HW_ID
+    device = attributes.get(key) if isinstance(attributes, dict) else None
+    return shown(device) if isinstance(device, str) else None
 
 
 def rows_of(data: bytes) -> IndexedBatch:

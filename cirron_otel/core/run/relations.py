@@ -75,8 +75,9 @@ MARK: Final[Mapping[str, str]] = {
 `unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 if the
 mark's scope, or one of the two scopes around it, is an evaluation; `inner_eval` if the mark's scope
 is, or any scope around it inside the unit. `is_listed` is 0 for a mark that has no series. `device`
-is the token of the device that a reading is of. `on_scope` is 1 if the mark's scope is recorded.
-`value` depends on `type`: it is the bits of a double, an integer, or a token."""
+is the token of the device that a reading is of, or of a training's name. `on_scope` is 1 if the
+mark's scope is recorded. `value` depends on `type`: it is the bits of a double, an integer, or a
+token."""
 NOTHING: Final = 0
 """The type of a mark without a value."""
 DOUBLE: Final = 1

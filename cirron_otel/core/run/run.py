@@ -39,6 +39,7 @@ from .figures.outside import OutsideScopes
 from .figures.places import PlacesByAccount, PlacesFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
+from .figures.trainings import Training, TrainingNamesFold, trainings_of
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
@@ -112,12 +113,14 @@ class Run:
         self._owners = DigestOwners(self.recording.texts)
         self._ddp = DdpFold(self.recording.texts)
         self._places = PlacesFold(self.recording.texts)
+        self._names = TrainingNamesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
             self._owners.add(block)
             self._ddp.add(block)
             self._places.add(block)
+            self._names.add(block)
         return series
 
     @cached_property
@@ -139,6 +142,12 @@ class Run:
         """The lines at which the program was in samples, by account."""
         _ = self._marks  # fills the fold
         return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
+
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """The trainings in the order of their numbers; none if there is only one."""
+        _ = self._marks  # fills the fold
+        return trainings_of(self.ledger, self._names)
 
     @cached_property
     def together(self) -> Breakdown:

@@ -92,6 +92,13 @@ class Lane:
     training: np.ndarray | None = None
     """The number of each unit's training within its process; None if it is 0 for all units."""
 
+    def in_training(self, number: int) -> np.ndarray:
+        """Return whether each unit is of a training."""
+        if self.training is None:
+            return np.full(len(self.start), number == 0)
+        of_number: np.ndarray = self.training == number
+        return of_number
+
     def begins(self) -> np.ndarray:
         """Return whether each unit is of another training than the unit ahead of it."""
         begins = np.zeros(len(self.start), bool)
@@ -143,6 +150,13 @@ class Ledger:
     """In order of rank; a lane without a rank comes first."""
     epochs: list[str]
     """The number of each epoch, as recorded, by its place."""
+
+    @property
+    def trainings(self) -> list[int]:
+        """The numbers of the trainings within their processes, in order."""
+        lanes = [lane.training for lane in self.lanes if len(lane.start)]
+        numbers = {0} if any(each is None for each in lanes) else set()
+        return sorted(numbers.union(*(np.unique(e).tolist() for e in lanes if e is not None)))
 
     @property
     def total_ns(self) -> int:

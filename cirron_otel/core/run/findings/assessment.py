@@ -10,7 +10,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ...nouns import plural
 from ..figures.durations import to_ns
-from ..figures.ledger import Ledger
+from ..figures.ledger import Lane, Ledger, by_training
 from .claims import Bid, Claims
 from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups, divided
 from .facts import Facts
@@ -96,6 +96,20 @@ class Assessment:
     def cycles_of_ranks(self) -> Cycles:
         """Return the cycles of all trainings of the ranks that wait for each other."""
         return Cycles(self._together[0], self.claims)
+
+    def lane_of(self, rank: int | None) -> Lane | None:
+        """Return the first lane with units of a rank; the only lane of a run is that of any."""
+        lanes = self.ledger.lanes
+        found = (each for each in lanes if (each.rank == rank or len(lanes) == 1) and len(each.ns))
+        return next(found, None)
+
+    def trainings_at(self, rank: int | None, times: np.ndarray) -> list[slice | np.ndarray]:
+        """Return the places of some times (Unix ns) in each training of a rank."""
+        lane = self.lane_of(rank)
+        if lane is None or lane.training is None:
+            return [slice(None)]
+        units = np.searchsorted(lane.start, times, side="right") - 1
+        return by_training(lane.training[np.maximum(units, 0)])
 
     def parts(self, account: str) -> dict[str, int]:
         """Return the recorded names of an account with their total times, the longest first."""

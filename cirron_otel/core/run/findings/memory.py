@@ -151,14 +151,21 @@ def _creep(
 
 
 def _during_units(use: MemoryUse, assessment: Assessment | None) -> MemoryUse:
-    """Return the samples during the units: a process also grows while it starts."""
-    lanes = [] if assessment is None else [e for e in assessment.ledger.lanes if len(e.start)]
-    if not lanes or use.times is None or use.sizes is None:
+    """Return the samples during the units: a process also grows while it starts.
+
+    Of several trainings, the one with the most samples counts.
+    """
+    if assessment is None or use.times is None or use.sizes is None:
+        return use
+    lanes = [each for each in assessment.ledger.lanes if len(each.start)]
+    if not lanes:
         return use
     first = min(int(each.start[0]) for each in lanes)
     last = max(int(each.start[-1] + each.ns[-1]) for each in lanes)
     inside = (use.times >= first) & (use.times <= last)
-    return replace(use, times=use.times[inside], sizes=use.sizes[inside])
+    times, sizes = use.times[inside], use.sizes[inside]
+    longest = max(assessment.trainings_at(use.rank, times), key=lambda each: len(times[each]))
+    return replace(use, times=times[longest], sizes=sizes[longest])
 
 
 def _growth(use: MemoryUse) -> _Growth | None:
