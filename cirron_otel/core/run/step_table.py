@@ -19,7 +19,8 @@ MAX_NAMES: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)
 FIXED_COLUMNS: Final = columns_of({
     "run_id": "string", "session_id": "string", "rank": "int64", "training": "int64",
-    "epoch": "int64", "index": "int64", "span_id": "string", "start_ns": "int64", "duration_ns": "int64",
+    "epoch": "int64", "index": "int64", "span_id": "string", "start_ns": "int64",
+    "duration_ns": "int64",
     "unattributed_ns": "int64", "error": "string", "gpu_ns": "int64",
     "memory_peak_bytes": "int64", "device_peak_bytes": "int64",
     "device_reserved_peak_bytes": "int64", "is_peak_sampled": "bool",
