@@ -133,6 +133,11 @@ class Assessment:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""
         return known_ranks(self.ledger.lanes[lane].rank for lane in lanes)
 
+    def ranks_if_some(self, lanes: Iterable[int]) -> list[int | None]:
+        """Return the ranks of lanes, in order; empty for all lanes."""
+        some = {*lanes}
+        return self.ranks_of(some) if len(some) < len(self.ledger.lanes) else []
+
     def share(self, ns: float) -> float | None:
         """Return a time as a fraction of the ledger's total."""
         return min(ns / self.total_ns, 1.0) if self.total_ns else None
@@ -185,6 +190,12 @@ class Assessment:
             bid.commit()
             self.found.add(kind)
         return finding
+
+
+def extent_of(assessment: Assessment | None) -> str:
+    """Return the extent in which units are compared: `run`, or `training` if there are several."""
+    is_divided = assessment is not None and len(assessment.ledger.trainings) > 1
+    return "training" if is_divided else "run"
 
 
 def advise(finding: Finding, *texts: str, part: float | None = 1.0) -> None:

@@ -206,13 +206,14 @@ class Cycles:
                 times = self._claims.lanes[lane].accounts[account]
                 units = self.aligned.of(place, times) > 0
                 steady[units] = False
-                for some in self._trainings if account == "warm_up" else ():
+                for some in self.trainings if account == "warm_up" else ():
                     last = np.flatnonzero(units[some])[-1:]
                     steady[np.arange(len(units))[some][: int(last.sum()) + len(last)]] = False
         return steady if steady.any() else np.ones(len(steady), bool)
 
     @cached_property
-    def _trainings(self) -> list[slice | np.ndarray]:
+    def trainings(self) -> list[slice | np.ndarray]:
+        """The places of the units of each training."""
         return of_trainings(self.aligned, self._claims.lanes)
 
     @cached_property

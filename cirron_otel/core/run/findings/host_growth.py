@@ -10,7 +10,7 @@ import numpy as np
 
 from ...durations import SECOND_NS
 from ...nouns import plural
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding
 from .thresholds import Limits
@@ -66,7 +66,7 @@ def host_findings(
     finding.sentence = (
         f"The host memory of {facts.who([worst.use.rank], begins=False)} grows by"
         f" {size(worst.slope)} with each {unit} (fit {worst.fit:.2f}): {size(worst.growth)} in the"
-        " run"
+        f" {extent_of(assessment)}"
     )
     if left is not None:
         finding.sentence += (

@@ -12,7 +12,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ...nouns import plural
 from ...records.memory_devices import CPU
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding, Severity
 from .host_growth import host_findings
@@ -140,7 +140,7 @@ def _creep(
             finding.severity = "critical" if is_confirmed else "warning"
     finding.sentence = (
         f"The memory of {use.device} of {facts.who([use.rank], begins=False)} grows by"
-        f" {size(rate)} with {each}: {size(worst.bytes)} in the run{left}."
+        f" {size(rate)} with {each}: {size(worst.bytes)} in the {extent_of(assessment)}{left}."
     )
     locate(finding, growth_bytes=round(worst.bytes), device=use.device, capacity_bytes=capacity)
     finding.advice = [

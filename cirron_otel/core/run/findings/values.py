@@ -10,7 +10,7 @@ import numpy as np
 
 from ..figures.medians import median_of
 from ..relations import ABSENT
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, ValueSeries
 from .failures import unit_at
 from .finding import Advice, Finding
@@ -146,7 +146,7 @@ def _diverging(
         finding.steps = [(number, max(end, number))]
     finding.sentence = (
         f"{series.name} rises from {best:.3g} {_at(facts, number, place)} to {last:.3g} in the last"
-        f" tenth of the run; in the first tenth it was {first:.3g}."
+        f" tenth of the {extent_of(assessment)}; in the first tenth it was {first:.3g}."
     )
     locate(finding, name=series.name, first=first, best=best, last=last)
     finding.advice = [

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ..building import Family, family
-from ..causes import growing, spikes, steady
+from ..causes import growing, spikes, steady, straggler
 from ..clearness import are_spikes, is_growing
 from ..drawing import Setting
 from ..settings import APART, DDP, ONE, without_spikes
 from ..trainings import FEWEST, in_one, several
+
+
+_STRAGGLER: Final = straggler("INPUT_STRAGGLER", "data_load")
 
 
 def _bare(setting: Setting) -> Setting:
@@ -35,5 +39,10 @@ def trainings() -> list[Family]:
                of_plan=several, is_clear=is_clear)
         for cause, draw, kind, is_clear in causes
         for name, setting in settings[:2]
+    ]  # fmt: skip
+    families += [
+        family(f"several trainings, straggler, {name}, DDP", _bare(DDP), draw,
+               kind="INPUT_STRAGGLER", of_plan=several)
+        for name, draw in (("input", _STRAGGLER), ("input of one training", in_one(_STRAGGLER)))
     ]  # fmt: skip
     return families
