@@ -18,7 +18,7 @@ _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 
 def by_training(training: np.ndarray | None) -> list[slice | np.ndarray]:
     """Return the places of the units of each training; `training` is that of a lane."""
-    if training is None:
+    if training is None or not len(training):
         return [slice(None)]
     return [np.flatnonzero(training == each) for each in np.unique(training)]
 

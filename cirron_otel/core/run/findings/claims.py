@@ -103,8 +103,8 @@ class Bid:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
-        self._units: dict[tuple[int, int], np.ndarray] = {}
-        """The amounts by unit, over all lanes with the same number of units, for each training."""
+        self._units: dict[tuple[int, ...], np.ndarray] = {}
+        """The amounts by unit of each training, over all lanes with as many units of it."""
         self._exact_ns = 0
         self.total_ns = 0
         self.by_account: dict[str, int] = {}
@@ -140,7 +140,8 @@ class Bid:
         self._left[lane, account] = left - taken
         self._count(lane, account, int(taken.sum()))
         for number, places in enumerate(self._claims.trainings(lane)):
-            some, key = taken[places], (len(taken), number)
+            some = taken[places]
+            key = number, len(some), len(taken)
             if len(some) <= _BLOCKS:
                 self._exact_ns += int(some.sum())
             elif key in self._units:

@@ -12,7 +12,6 @@ from ..drawing import Setting
 from ..settings import APART, DDP, ONE, without_spikes
 from ..trainings import FEWEST, in_one, several
 
-
 _STRAGGLER: Final = straggler("INPUT_STRAGGLER", "data_load")
 
 
