@@ -15,9 +15,8 @@ from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
-from ...semconv import HW_ID
 from ..records.memory_marks import kind_of, memory_mark
-from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
+from ..records.rows import IndexedBatch, IndexedSpan, device_of, rows_of, shown
 from ..records.run_summary import values_of_marks, values_of_spans
 from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ..spool.reader import BatchFile
@@ -31,7 +30,7 @@ CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER,
+    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER, training INTEGER,
     origin BLOB
 );
 CREATE TABLE mark (
@@ -59,7 +58,7 @@ ANALYZE;
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
-    "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
@@ -67,7 +66,7 @@ _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
-_NO_ATTRIBUTES = None, None, False, False
+_NO_ATTRIBUTES = None, None, False, False, 0
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
@@ -194,9 +193,9 @@ def _spans(
 
 
 def _of_attributes(span: IndexedSpan) -> tuple[int | bool | None, ...]:
-    """Return the columns `device_peak` to `phases_are_sums`."""
+    """Return the columns `device_peak` to `training`."""
     peaks = map(_int64, span.device_peaks)
-    return *peaks, span.is_peak_sampled, span.phases_are_sums
+    return *peaks, span.is_peak_sampled, span.phases_are_sums, span.training
 
 
 def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
@@ -204,17 +203,8 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
-            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark), isinstance(mark.value, str),
+            shown(mark.kind), _int64(mark.ts_ns), device_of(mark), isinstance(mark.value, str),
         )  # fmt: skip
-
-
-def _device_of(mark: IndexedMark) -> str | None:
-    """Return the attribute `hw.id` of a reading of a device; None for any other mark."""
-    if mark.name is None or not mark.name.startswith("hw."):
-        return None
-    attributes = mark.attributes
-    device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
-    return shown(device) if isinstance(device, str) else None
 
 
 def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -19,7 +19,15 @@ from ...semconv import JOB, SESSION
 from ..analysis.run_batch import STEP_NAMES, RunBatchOutline, add_end, outline_of_otel
 from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
-from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
+from ..records.rows import (
+    DEVICE_PEAK,
+    MAX_TEXT,
+    NAME,
+    PEAK_SAMPLES,
+    PHASES_ARE_SUMS,
+    RESERVED_PEAK,
+    TRAINING,
+)
 from ..records.step_summaries import INSIDE, STEPS
 from .columnar_batches import ColumnarBatches
 from .engine import MARK, PLACE, PLACES, REPEATED, SPAN, Schema, SqlEngine, Table
@@ -40,20 +48,23 @@ SELECT {{number}} * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS positio
 FROM {{files}} {{place}}
 UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
-_SPAN_KEYS: Final = (DEVICE_PEAK, RESERVED_PEAK, PEAK_SAMPLES, PHASES_ARE_SUMS)
+_SPAN_KEYS: Final = (DEVICE_PEAK, RESERVED_PEAK, PEAK_SAMPLES, PHASES_ARE_SUMS, TRAINING)
 _ATTRIBUTES_OF_SPANS: Final = f"""
     attributes['{DEVICE_PEAK}'].int_value AS device_peak,
     attributes['{RESERVED_PEAK}'].int_value AS reserved_peak,
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
-    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums
+    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
+    coalesce(attributes['{TRAINING}'].int_value, 0) AS training
 """
 _NO_ATTRIBUTES: Final = """
     CAST(NULL AS BIGINT) AS device_peak, CAST(NULL AS BIGINT) AS reserved_peak,
-    false AS is_peak_sampled, false AS phases_are_sums
+    false AS is_peak_sampled, false AS phases_are_sums, CAST(0 AS BIGINT) AS training
 """
 _MARK_QUERY: Final = f"""
 SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
-    CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
+    CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value
+        WHEN name = '{TRAINING}' THEN left(attributes['{NAME}'].string_value, {MAX_TEXT})
+    END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised, value_string IS NOT NULL AS is_string

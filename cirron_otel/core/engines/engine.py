@@ -20,7 +20,7 @@ SPAN: Final[Schema] = {
     "start_ns": "int64", "end_ns": "int64", "pid": "int64", "rank": "int64", "thread_id": "int64",
     "error": "string", "gpu_ns": "int64", "memory_peak": "int64", "device_peak": "int64",
     "reserved_peak": "int64", "is_peak_sampled": "boolean", "phases_are_sums": "boolean",
-    "origin": "string",
+    "training": "int64", "origin": "string",
 }  # fmt: skip
 """The columns of a span, as in the index of `core/analysis`. `no` orders the spans."""
 MARK: Final[Schema] = {

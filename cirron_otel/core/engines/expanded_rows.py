@@ -14,7 +14,7 @@ from .engine import PLACES
 
 MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
 """The names of the marks about memory."""
-ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
+ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 20})"  # noqa: S608 - constants
 _INT64: Final = range(-(2**63) + 1, 2**63)
 
 
@@ -29,13 +29,15 @@ def _spans_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
     query = """
         SELECT file, row_number() OVER (PARTITION BY file ORDER BY no) - 1, position, id, parent,
             name, idx, start_ns, end_ns, pid, rank, thread_id, error, gpu_ns, memory_peak,
-            device_peak, reserved_peak, is_peak_sampled, phases_are_sums, origin
+            device_peak, reserved_peak, is_peak_sampled, phases_are_sums, training, origin
         FROM span
     """
-    for file, place, position, id_, parent, *rest, sampled, sums, origin in index.rows(query):
+    for file, place, position, id_, parent, *rest, sampled, sums, training, origin in index.rows(
+        query
+    ):
         ids = (None if key is None else id_of(key) for key in (id_, parent))
         yield (
-            file * PLACES + place, position, *ids, *rest, bool(sampled), bool(sums),
+            file * PLACES + place, position, *ids, *rest, bool(sampled), bool(sums), training,
             None if origin is None else id_of(origin),
         )  # fmt: skip
 

@@ -116,8 +116,8 @@ def _any_steps(span: Table) -> Table:
     steps = span.filter(_is_step(span))
     return steps.select(
         "no", "id", "parent", "rank", "pid", "idx", "start_ns", "gpu_ns", "error", "memory_peak",
-        "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums", ns=duration(steps),
-        thread=steps.thread_id, end_ns=steps.end_ns, position=_place(steps),
+        "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums", "training",
+        ns=duration(steps), thread=steps.thread_id, end_ns=steps.end_ns, position=_place(steps),
         peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
     )  # fmt: skip
 

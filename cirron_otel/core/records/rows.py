@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ... import exactjson
 from ...errors import InputError
+from ...semconv import HW_ID
 from .schema import FROM_USER, Mark, Shape, Snapshot, Span, shapes_of
 
 _ERROR = 2
@@ -30,6 +31,13 @@ PHASES_ARE_SUMS = "traceml.phases_are_sums"
 """The attribute of an imported step of which only the sums of its phases are recorded."""
 _LENGTH_OF_NONE = len("{}")
 _SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
+TRAINING = "training"
+"""The attribute of a step with the number of its training within the process; absent for 0. A mark
+of this name at the beginning of a training has the number."""
+NAME = "name"
+"""The attribute of that mark with the name of the training."""
+_TRAINING_TEXT = f'"{TRAINING}"'.encode()
+_INT64 = range(-(2**63), 2**63)
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -99,6 +107,16 @@ class IndexedSpan(Struct, gc=False):
         """Whether only the sums of its phases are recorded, and not when they ran."""
         return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)
 
+    @property
+    def training(self) -> int:
+        """The number of the training that a step belongs to; 0 without an integer of 64 bits."""
+        text = self.attrs
+        if isinstance(text, msgspec.Raw) and _TRAINING_TEXT not in bytes(text):
+            return 0
+        attributes = self.attributes
+        number = attributes.get(TRAINING) if isinstance(attributes, dict) else None
+        return number if type(number) is int and number in _INT64 else 0
+
 
 class IndexedMark(Struct, gc=False):
     """The fields of a mark that reports use."""
@@ -151,6 +169,17 @@ def detach(record: IndexedSpan | IndexedMark) -> None:
     """Copy the attributes of a record that is kept: they refer to the text of its batch."""
     if isinstance(record.attrs, msgspec.Raw):
         record.attrs = record.attrs.copy()
+
+
+def device_of(mark: IndexedMark) -> str | None:
+    """Return the device of a reading, or the name of a training; None for any other mark."""
+    name = mark.name or ""
+    if name != TRAINING and not name.startswith("hw."):
+        return None
+    attributes = mark.attributes
+    key = NAME if name == TRAINING else HW_ID
+    device = attributes.get(key) if isinstance(attributes, dict) else None
+    return shown(device) if isinstance(device, str) else None
 
 
 def rows_of(data: bytes) -> IndexedBatch:

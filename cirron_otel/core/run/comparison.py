@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from .accounts import ACCOUNTS
-from .figures.ledger import Lane, Ledger
+from .figures.ledger import Lane, Ledger, by_training
 from .figures.medians import median_of
 
 BLOCKS: Final = 10
@@ -99,14 +99,13 @@ def costs_of(ledger: Ledger | None) -> LedgerCosts | None:
     if fewest < MIN_UNITS or any(np.count_nonzero(each) < BLOCKS for each in steady):
         return nothing
     noise, wall_noise = _noise(lanes, steady, units)
-    blocks = _blocks([
-        lane.ns[each] / lane.size for lane, each in zip(lanes, steady, strict=True)
-    ])  # fmt: skip
-    medians = [median_of(each) for each in blocks]
-    median_noise = float(np.std(medians, ddof=1))
+    times = [lane.ns[each] / lane.size for lane, each in zip(lanes, steady, strict=True)]
+    median = median_of([median_of(each) for each in _blocks(times)])
+    blocks = _blocks(_of_one_training(lanes, steady, times))
+    median_noise = float(np.std([median_of(each) for each in blocks], ddof=1))
     return LedgerCosts(
         len(ledger.lanes), units, fewest, dict(ledger.totals), noise, max(wall_noise, median_noise),
-        median_of(medians), median_noise,
+        median, median_noise,
     )  # fmt: skip
 
 
@@ -155,10 +154,14 @@ def _noise(
 
 def _stalls(lane: Lane, steady: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the time above the account's median of the units that stall in it; 0 for others."""
-    if lane.size > 1:
-        return np.zeros_like(times)
-    more = times - np.int64(median_of(times[steady]))
-    return np.where(more > _STALL * median_of(lane.ns[steady]), more, 0)
+    stalls = np.zeros_like(times)
+    for some in by_training(lane.training) if lane.size == 1 else ():
+        usual = steady[some]
+        if usual.any():
+            more = times[some] - np.int64(median_of(times[some][usual]))
+            least = _STALL * median_of(lane.ns[some][usual])
+            stalls[some] = np.where(more > least, more, 0)
+    return stalls
 
 
 def _stall_noise(stalls: np.ndarray) -> float:
@@ -173,11 +176,24 @@ def _block_noise(
     lanes: Sequence[Lane], steady: Sequence[np.ndarray], times: Sequence[np.ndarray]
 ) -> float:
     """Return the noise of the means of the blocks, or that of their medians if it is larger."""
-    blocks = _blocks([
-        each[where] / lane.size for lane, where, each in zip(lanes, steady, times, strict=True)
-    ])  # fmt: skip
+    rows = zip(lanes, steady, times, strict=True)
+    values = [each[where] / lane.size for lane, where, each in rows]
+    blocks = _blocks(_of_one_training(lanes, steady, values))
     means, medians = (np.array([f(block) for block in blocks]) for f in (np.mean, np.median))
     return max(_spread(means), float(np.std(medians, ddof=1)))
+
+
+def _of_one_training(
+    lanes: Sequence[Lane], steady: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the values of steady units without the differences of the trainings' medians."""
+    found = list(values)
+    for place, lane in enumerate(lanes):
+        if lane.training is not None:
+            found[place] = found[place].copy()
+            for some in by_training(lane.training[steady[place]]):
+                found[place][some] -= median_of(found[place][some])
+    return found
 
 
 def _spread(values: np.ndarray) -> float:

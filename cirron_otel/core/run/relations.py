@@ -38,14 +38,15 @@ UNIT: Final[Mapping[str, str]] = {
     "pid": "int64", "thread": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64",
     "gpu_ns": "int64", "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
-    "parts": "int64",
+    "training": "int64", "parts": "int64",
 }  # fmt: skip
 """One row for each unit: a step that is not inside another one.
 
 `no` orders all spans of the recording. `id_high` and `id_low` are the halves of the id; of any
 other text they are `ABSENT` and its token. `parent` is the token of the parent's id; `idx` and
-`error` are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `parts` is the number of
-rows that the unit has in the relation `part`."""
+`error` are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `training` is the number of
+the training within its process, from 0. `parts` is the number of rows that the unit has in the
+relation `part`."""
 SAMPLED: Final = 1
 """The flag of a unit whose peaks are the largest samples, and not exact."""
 SUMS: Final = 2
@@ -74,8 +75,9 @@ MARK: Final[Mapping[str, str]] = {
 `unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 if the
 mark's scope, or one of the two scopes around it, is an evaluation; `inner_eval` if the mark's scope
 is, or any scope around it inside the unit. `is_listed` is 0 for a mark that has no series. `device`
-is the token of the device that a reading is of. `on_scope` is 1 if the mark's scope is recorded.
-`value` depends on `type`: it is the bits of a double, an integer, or a token."""
+is the token of the device that a reading is of, or of a training's name. `on_scope` is 1 if the
+mark's scope is recorded. `value` depends on `type`: it is the bits of a double, an integer, or a
+token."""
 NOTHING: Final = 0
 """The type of a mark without a value."""
 DOUBLE: Final = 1

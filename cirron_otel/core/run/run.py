@@ -40,6 +40,7 @@ from .figures.readings import ReadingsFold
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
 from .figures.timed_marks import TimedFold, TimedValues
+from .figures.trainings import Training, TrainingNamesFold, trainings_of
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
@@ -115,6 +116,7 @@ class Run:
         self._cpu_waits = TimedFold(self.recording.texts, CPU_WAIT_NS)
         self._readings = ReadingsFold(self.recording.texts)
         self._places = PlacesFold(self.recording.texts)
+        self._names = TrainingNamesFold(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
@@ -123,6 +125,7 @@ class Run:
             self._cpu_waits.add(block)
             self._readings.add(block)
             self._places.add(block)
+            self._names.add(block)
         return series
 
     @cached_property
@@ -156,6 +159,12 @@ class Run:
         """The times for which each rank waited for a CPU, ns: since the mark ahead of each one."""
         _ = self._marks  # fills the fold
         return self._cpu_waits.result()
+
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """The trainings in the order of their numbers; none if there is only one."""
+        _ = self._marks  # fills the fold
+        return trainings_of(self.ledger, self._names)
 
     @cached_property
     def together(self) -> Breakdown:

@@ -18,8 +18,9 @@ MAX_NAMES: Final = 1000
 """The maximum number of phases with a column, and of names of marks."""
 _INT64: Final = range(-(2**63), 2**63)
 FIXED_COLUMNS: Final = columns_of({
-    "run_id": "string", "session_id": "string", "rank": "int64", "epoch": "int64",
-    "index": "int64", "span_id": "string", "start_ns": "int64", "duration_ns": "int64",
+    "run_id": "string", "session_id": "string", "rank": "int64", "training": "int64",
+    "epoch": "int64", "index": "int64", "span_id": "string", "start_ns": "int64",
+    "duration_ns": "int64",
     "unattributed_ns": "int64", "error": "string", "gpu_ns": "int64",
     "memory_peak_bytes": "int64", "device_peak_bytes": "int64",
     "device_reserved_peak_bytes": "int64", "is_peak_sampled": "bool",
@@ -104,6 +105,7 @@ class StepTable:
         yield [runs.get(name) for name in self._recording.unit_files(units)]
         yield self._session_ids(units)
         yield _known(units["rank"])
+        yield units["training"].tolist()
         yield [self._epoch(parent) for parent in units["parent"].tolist()]
         yield [integer_of(texts.text(index)) for index in units["idx"].tolist()]
         yield [texts.id_of(*halves) for halves in rows(units, "id_high", "id_low")]

@@ -76,7 +76,10 @@ def document_of_run(
 
     figures = report_of(run)
     unit = run.recording.unit_name
-    units = unit_figures(figures, run.ledger, unit, errors=run.failed_units, tokens=run.unit_tokens)
+    units = unit_figures(
+        figures, run.ledger, unit, errors=run.failed_units, tokens=run.unit_tokens,
+        trainings=run.trainings,
+    )  # fmt: skip
     if world_size is None and chosen is not None:
         world_size = chosen.world_size
     conclusion = conclude(run, unit, world_size, choices, missing_files)

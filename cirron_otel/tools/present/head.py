@@ -103,7 +103,10 @@ def fact_lines(document: Document) -> Iterator[str]:
     if units is None:
         counted = count(document.figures.spans, "span") + of
     else:
-        counted = count(units.count, printable(units.name)) + of
+        counted = count(units.count, printable(units.name))
+        if units.trainings:
+            counted += f" in {len(units.trainings)} trainings"
+        counted += of
     facts = [counted]
     began = "" if run.first_ns is None else f" from {_moment(run.first_ns)}"
     if document.state == "running":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ...core.run.figures.trainings import Training
     from .document import Document
     from .unit_figures import UnitFigures
 
@@ -64,6 +65,10 @@ def _compact(document: Document) -> Iterator[str]:
         yield from _with_head("time", text)
     if document.units is not None:
         yield from _with_head(plural(unit), units_text(document.units))
+        for each in document.units.trainings:
+            times = f"p50 {duration(each.p50_ns)}, p95 {duration(each.p95_ns)}"
+            text = f"{each.units:,} {plural(unit)}; {times}, {duration(each.duration_ns)}"
+            yield from wrapped(text, f"training {training_name(each)}: ", " " * _HEAD_WIDTH)
     phases = [each for each in document.phases if each.p50_ns > 0]
     if phases:
         listed = ", ".join(_glued(f"{printable(e.name)} {duration(e.p50_ns)}") for e in phases)
@@ -109,6 +114,9 @@ def _tables(document: Document) -> Iterator[RenderableType]:
         yield from wrapped(units_text(document.units), f"The {plural(unit)}: ", "  ")
         yield ""
         yield _phases(document, document.units)
+        if document.units.trainings:
+            yield ""
+            yield _trainings(document.units)
     elif document.scopes:
         yield ""
         yield "The scopes by name:"
@@ -198,6 +206,21 @@ def _phases(document: Document, units: UnitFigures) -> Table:
         *map(duration, (units.p50_ns, units.p95_ns, units.p99_ns, units.max_ns)),
     ))  # fmt: skip
     return rows_table(heads, set(heads[1:]), rows)
+
+
+def _trainings(units: UnitFigures) -> Table:
+    heads = ("training", plural(printable(units.name)), "p50", "p95", "time")
+    return rows_table(heads, set(heads[1:]), [
+        (training_name(each), f"{each.units:,}",
+         *map(duration, (each.p50_ns, each.p95_ns, each.duration_ns)))
+        for each in units.trainings
+    ])  # fmt: skip
+
+
+def training_name(training: Training) -> str:
+    """Return the number of a training with its name, if it has one."""
+    name = "" if training.name is None else f" ({printable(training.name)})"
+    return f"{training.number}{name}"
 
 
 def _scopes(document: Document) -> Table:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger
+    from ...core.run.figures.trainings import Training
 
 REQUEST: Final = "request"
 """The name of a unit of a service; its rate is the sum over all ranks."""
@@ -41,6 +42,8 @@ class UnitFigures:
     """The number of units that ended with an error."""
     tokens: int | None = None
     """The sum of the tokens of requests; None if they are not recorded."""
+    trainings: Sequence[Training] = ()
+    """The trainings of the processes; none if there is only one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
@@ -91,6 +94,7 @@ def unit_figures(
     *,
     errors: int = 0,
     tokens: int | None = None,
+    trainings: Sequence[Training] = (),
 ) -> UnitFigures | None:
     """Return the figures of a run's units; None if it has none.
 
@@ -113,6 +117,7 @@ def unit_figures(
         max_ns=spread["max"],
         errors=errors,
         tokens=tokens,
+        trainings=trainings,
     )
 
 

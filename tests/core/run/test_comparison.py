@@ -17,7 +17,7 @@ from cirron_otel.core.run.comparison import (
 )
 from cirron_otel.core.run.figures.ledger import Ledger
 
-from .findings.ledgers import MS, USUAL, Times, job
+from .findings.ledgers import MS, USUAL, Times, job, second_from
 
 MODERATE, MATERIAL = 0.03, 0.08
 Plant = Callable[[Times], None]
@@ -241,6 +241,22 @@ def test_sums_of_many_units_have_the_same_figures() -> None:
     found, expected = costs(replace(ledger, lanes=[joined])), costs(ledger)
     assert (found.units, found.median, found.noise) == (200, expected.median, expected.noise)
     assert found.per_unit == expected.per_unit
+
+
+def test_trainings_of_other_unit_times_are_not_noise() -> None:
+    def faster(times: Times) -> None:
+        for each in times.values():
+            each[:, 60:] /= 5
+
+    def slower(times: Times) -> None:
+        faster(times)
+        times["input"] += 4
+
+    a = second_from(job(noise=0.01, plant=faster), 60)
+    found = compare(a, second_from(job(noise=0.01, plant=faster), 60))
+    assert (found.kind, found.change) == ("SAME", 0)
+    found = compare(a, second_from(job(noise=0.01, seed=1, plant=slower), 60))
+    assert (found.kind, named(found)) == ("SLOWER", ["input"])
 
 
 def test_runs_are_the_same_only_if_the_noise_is_small() -> None:

@@ -24,6 +24,7 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import ABSENT, PART, UNIT, Block, Texts
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
+from tests.kit.generators.trainings import with_trainings
 from tests.kit.generators.trees import hostile, random_spool, training
 from tests.kit.ledger_identities import assert_exact
 
@@ -42,6 +43,7 @@ class Unit(NamedTuple):
     index: int = -1
     pid: int = 1
     thread: int = 1
+    training: int = 0
 
 
 def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
@@ -51,7 +53,7 @@ def blocks(units: Sequence[Unit], texts: Texts) -> tuple[Block, Block]:
         rows.append({
             "no": no, "rank": unit.rank, "pid": unit.pid, "thread": unit.thread, "idx": index,
             "start_ns": unit.start, "ns": unit.ns, "parent": -1, "error": -1, "flags": 0,
-            "parts": len(unit.parts),
+            "training": unit.training, "parts": len(unit.parts),
         })  # fmt: skip
         for name, start, ns, *gpu in unit.parts:
             parts.append({
@@ -134,14 +136,15 @@ def test_names_decide_between_scopes_with_equal_times(tokens: tuple[int, int]) -
 def test_random_lane(seed: int) -> None:
     """The accounts of a lane ahead of all moves are those of a walk from moment to moment."""
     chance = random.Random(seed)
-    units, now = [], 100
+    units, now, training = [], 100, 0
     for _ in range(chance.randint(1, 3)):  # no more, so that there is no warm-up and no stall
         now += chance.choice([0, 0, 3, 10])
         length = chance.choice([0, 5, 20, 40])
         intervals = [drawn(chance, now - 3, now + length) for _ in range(chance.randrange(5))]
         parts = [(name_of(each), each.start, max(each.end - each.start, 0)) for each in intervals]
-        units.append(Unit(now, length, parts))
+        units.append(Unit(now, length, parts, training=training))
         now += length
+        training += chance.choice([0, 0, 1, -1])
     scopes = [drawn(chance, 80, now + 10) for _ in range(chance.randrange(4))]
     first, last = 90, now + 20
     ledger = ledger_of(units, scopes, extent=(first, last))
@@ -179,7 +182,10 @@ def walked(
             totals[account if account in OVERRIDING else other] += 1  # type: ignore[index]
         else:
             is_known = account in outside._BETWEEN
-            totals[account if is_known else "between_units"] += 1  # type: ignore[index]
+            later = next(place for place, each in enumerate(units) if each.start > at)
+            rises = units[later].training > units[later - 1].training
+            other = "idle" if rises and found is None else "between_units"
+            totals[account if is_known else other] += 1  # type: ignore[index]
     return {account: ns for account, ns in totals.items() if ns}
 
 
@@ -187,9 +193,9 @@ def walked(
 @pytest.mark.parametrize("seed", range(examples(300, 60)))
 def test_generated_spools(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, files in (("run", run_spool(seed)), ("tree", random_spool(seed))):
-        check_spool(tmp_path / name, files)
+        check_spool(tmp_path / name, with_trainings(seed, files))
     monkeypatch.setattr(ledger_fold, "MOST_CELLS", 50)
-    check_spool(tmp_path / "joined", run_spool(seed))
+    check_spool(tmp_path / "joined", with_trainings(seed, run_spool(seed)))
 
 
 def test_odd_spools(tmp_path: Path) -> None:
@@ -355,6 +361,66 @@ def test_wait_for_the_device_moves_into_the_phases_that_lack_it() -> None:
 def test_last_unit_beyond_ten_medians_has_stalled() -> None:
     [lane] = ledger_of(run_of([{"forward": 10}] * 9 + [{"forward": 500}])).lanes
     assert lane.totals["stalled"] == 490
+
+
+def trainings_of(*trainings: Sequence[dict[str, int]], pause: int) -> list[Unit]:
+    """Trainings one after the other, with a pause between."""
+    units: list[Unit] = []
+    for number, times in enumerate(trainings):
+        begin = units[-1].start + units[-1].ns + pause if units else 0
+        units += [
+            each._replace(start=each.start + begin, training=number,
+                          parts=[(name, at + begin, ns) for name, at, ns, *_ in each.parts])
+            for each in run_of(times)
+        ]  # fmt: skip
+    return units
+
+
+def test_time_between_trainings_is_idle_outside_of_scopes() -> None:
+    units = trainings_of([{"forward": 10}] * 3, [{"forward": 20}] * 3, pause=100)
+    scopes = [Interval(40, 60, 0, "checkpoint", 0, True), Interval(70, 75, 0, "forward", 0)]
+    ledger = ledger_of(units, scopes)
+    assert_exact(ledger)
+    assert ledger.lanes[0].totals == {
+        "forward": 90, "checkpoint": 20, "between_units": 5, "idle": 75,
+    }  # fmt: skip
+
+
+def test_time_ahead_of_a_lower_number_is_between_units() -> None:
+    units = trainings_of([{"forward": 10}] * 3, [{"forward": 20}] * 3, pause=100)
+    falling = [each._replace(training=1 - each.training) for each in units]
+    assert ledger_of(falling).lanes[0].totals == {"forward": 90, "between_units": 100}
+
+
+def test_first_units_of_each_training_are_warm_up() -> None:
+    fast = [{"forward": 40}, *[{"forward": 10}] * 9]
+    slow = [{"forward": 150}, *[{"forward": 100}] * 9]
+    ledger = ledger_of(trainings_of(fast, slow, pause=50))
+    assert_exact(ledger)
+    assert ledger.lanes[0].totals == {"forward": 1100, "warm_up": 30 + 50, "idle": 50}
+    assert ledger.trainings == [0, 1]
+
+
+def test_last_unit_is_compared_with_its_training() -> None:
+    slow = [{"forward": 500}] * 5
+    [lane] = ledger_of(trainings_of([{"forward": 10}] * 20, slow, pause=0)).lanes
+    assert "stalled" not in lane.totals
+    slow[-1] = {"forward": 6000}
+    [lane] = ledger_of(trainings_of([{"forward": 10}] * 20, slow, pause=0)).lanes
+    assert lane.totals["stalled"] == 5500
+
+
+def test_ranks_do_not_wait_in_the_first_unit_of_a_training() -> None:
+    """A rank that builds its second model for longer is idle for less time."""
+    units = []
+    for rank, pause in enumerate((10, 400)):
+        of_rank = trainings_of([{"forward": 50, "backward": 50}] * 20,
+                               [{"forward": 50, "backward": 50}] * 20, pause=pause)  # fmt: skip
+        units += [each._replace(rank=rank, index=at) for at, each in enumerate(of_rank)]
+    ledger = ledger_of(units)
+    assert_exact(ledger)
+    assert [lane.totals["idle"] for lane in ledger.lanes] == [10, 400]
+    assert all("waiting_for_ranks" not in lane.totals for lane in ledger.lanes)
 
 
 def test_trainings_in_two_threads_have_a_lane_each() -> None:

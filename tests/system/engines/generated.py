@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.kit.generators.disturbed_spools import disturbed
 from tests.kit.generators.run_spools import run_spool
+from tests.kit.generators.trainings import with_trainings
 from tests.kit.generators.trees import random_spool
 from tests.kit.spools.made import encoded
 from tests.system.sick_runs.case import Case
@@ -43,6 +44,7 @@ def recording(seed: int) -> Files:
         files = random_spool(seed, chance.choice([10, 40, 120]))
     else:
         files = _simulated(seed)
+    files = with_trainings(seed, files)
     return disturbed(chance, files) if chance.random() < _DISTURBED else files
 
 

@@ -217,7 +217,8 @@ def _fields(span: IndexedSpan) -> tuple[Any, ...]:
     return (
         span.id, span.parent_id, shown(span.name), shown(span.index), span.start_ns, span.end_ns,
         span.pid, span.rank, span.thread_id, span.gpu_ns, span.memory_peak_bytes, error,
-        span.device_peaks, span.is_peak_sampled, span.phases_are_sums, span.is_summary,
+        span.device_peaks, span.is_peak_sampled, span.phases_are_sums, span.training,
+        span.is_summary,
     )  # fmt: skip
 
 

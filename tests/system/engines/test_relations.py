@@ -14,13 +14,14 @@ from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.run.engines.columns import halves, tokens
 from cirron_otel.core.run.files import RunFiles
 from cirron_otel.core.run.opening import open_run
-from cirron_otel.core.run.relations import Texts
+from cirron_otel.core.run.relations import UNIT, Texts
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
 from cirron_otel.semconv import OVERHEAD_NS, SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
+from tests.kit.generators.trainings import with_trainings
 from tests.kit.generators.trees import hostile, random_spool, training
 from tests.kit.spools.made import encoded, made, mark, span
 
@@ -64,7 +65,7 @@ TREES = (0, 1, 5, 9)
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("seed", [*RUNS, *range(len(RUNS), len(RUNS) + examples(MANY, 0))])
 def test_runs(seed: int, tmp_path: Path) -> None:
-    files = storable(run_spool(seed))
+    files = storable(with_trainings(seed, run_spool(seed)))
     if has_other_units(files):
         add(tmp_path / "c", files, TINY)
         with pytest.raises(NeedsPythonError):
@@ -76,7 +77,23 @@ def test_runs(seed: int, tmp_path: Path) -> None:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("seed", [*TREES, *range(100, 100 + examples(MANY, 0))])
 def test_random_trees(seed: int, tmp_path: Path) -> None:
-    assert_equal(random_spool(seed), tmp_path)
+    assert_equal(with_trainings(seed, random_spool(seed)), tmp_path)
+
+
+NUMBERS: list[tuple[Any, int]] = [
+    (2, 2), (-1, -1), (-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1), (2**63, 0), (1.0, 0), (2.5, 0),
+    ("1", 0), (True, 0), (None, 0), ([1], 0),
+]  # fmt: skip
+
+
+def test_the_training_of_a_unit_is_an_integer_attribute_or_0(tmp_path: Path) -> None:
+    spans = [span(number, attrs={"training": value}) for number, (value, _) in enumerate(NUMBERS)]
+    spans.append(span(99, attrs={"note": "training", "nested": {"training": 1}}))
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    found = assert_equal(files, tmp_path)
+    place = list(UNIT).index("training") - len(UNIT)
+    assert [row[place] for row in found["units"]] == [*(number for _, number in NUMBERS), 0]
 
 
 def test_marks_of_evaluations_around_and_inside_units(tmp_path: Path) -> None:

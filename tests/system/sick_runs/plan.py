@@ -61,6 +61,8 @@ class Plan:
     """By rank: the difference of the clock of its host."""
     counts: np.ndarray
     """By rank: the number of its units."""
+    training: np.ndarray | None = None
+    """The number of the training of each unit; None if there is one."""
     device: Device | None = None
     noise: float = 0.0
     warm_up_ns: float = 0.0

@@ -25,6 +25,14 @@ def periods(case: Case) -> np.ndarray:
     return lengths.mean(axis=0)
 
 
+def places(case: Case) -> np.ndarray:
+    """The places of the units of the training with the planted cause."""
+    training = case.plan.training
+    if training is None:
+        return np.arange(case.plan.units)
+    return np.flatnonzero(training == training[np.argmax(planted_ns(case) > 0)])
+
+
 def cases_of(*kinds: str) -> Iterator[Case]:
     found = [
         case
@@ -54,16 +62,17 @@ def planted_ns(case: Case) -> np.ndarray:
 
 def test_spikes_exceed_three_usual_units_and_the_noise() -> None:
     for case in cases_of("SPIKES", "INPUT_SPIKES"):
-        units = periods(case)
+        of_training = places(case)
+        units = periods(case)[of_training]
         median, deviation = usual(units)
-        spikes = planted_ns(case) > 1.5 * median
+        spikes = planted_ns(case)[of_training] > 1.5 * median
         assert spikes.any(), case.family
         assert (units[spikes] > max(3 * median, median + 5 * deviation)).all(), case.family
         expected = case.expected[0]
         if expected.every is not None:
             assert set(np.diff(np.flatnonzero(spikes)).tolist()) == {expected.every}
         else:
-            assert [first for first, _ in expected.units or ()] == np.flatnonzero(spikes).tolist()
+            assert [first for first, _ in expected.units or ()] == of_training[spikes].tolist()
 
 
 def test_intervals_are_slow_for_eight_units_or_more() -> None:
@@ -76,7 +85,8 @@ def test_intervals_are_slow_for_eight_units_or_more() -> None:
 
 def test_units_that_slow_down_rise_in_every_fifth() -> None:
     for case in cases_of("SLOWING_DOWN"):
-        fifths = [float(np.median(part)) for part in np.array_split(periods(case), 5)]
+        units = periods(case)[places(case)]
+        fifths = [float(np.median(part)) for part in np.array_split(units, 5)]
         assert fifths[4] > 1.2 * fifths[0], case.family
         for ahead, fifth in itertools.pairwise(fifths):
             assert fifth > 0.98 * ahead, case.family
@@ -106,10 +116,12 @@ def test_exactly_the_slow_ranks_exceed_the_others(is_slow: bool) -> None:
             continue
         waits = () if case.has_ddp_times else plan.synchronised
         names = [BETWEEN, *(name for name in plan.order if name not in waits)]
-        own = np.sum([case.times.own[name] for name in names], axis=0)
+        units = places(case)
+        own = np.sum([case.times.own[name][:, units] for name in names], axis=0)
         excess = np.median(own - lower_median_of_others(own), axis=1)
         deviations = (np.median(own, axis=1) - np.quantile(own, 0.1, axis=1)) / 1.28
-        least = np.maximum(0.02 * np.median(periods(case)), 3 * deviations / np.sqrt(plan.units))
+        usual_ns = np.median(periods(case)[units])
+        least = np.maximum(0.02 * usual_ns, 3 * deviations / np.sqrt(len(units)))
         found = {int(rank) for rank in np.flatnonzero(excess > least)}
         if is_slow:
             assert found >= set(expected.ranks), case.family

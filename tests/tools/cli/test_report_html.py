@@ -31,6 +31,7 @@ from tests.core.spool.test_run_report import mark, span
 from tests.kit.generators.trees import training
 from tests.kit.html_page import Page
 from tests.tools.conftest import SPOOLS, Run, one_line
+from tests.tools.present.test_trainings import reader_of
 
 from .test_report import store, write_files
 
@@ -69,6 +70,12 @@ def gathered(reader: Any, *asked: str, warnings: list[str] | None = None) -> Ite
 def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:
     with gathered(reader, *asked, warnings=warnings) as content:
         return "".join(document(content))
+
+
+def test_each_training_has_a_row(tmp_path: Path) -> None:
+    page = Page(text_of(reader_of(tmp_path / "s", "fold <2>")))
+    *_, last = page.tables["The trainings of the run"]
+    assert last == ["2 (fold <2>)", 10, 50_000_000, 50_000_000, 500_000_000]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)

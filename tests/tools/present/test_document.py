@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -31,7 +30,6 @@ from tests.tools.present.made import (
     session,
 )
 
-_SCHEMA = Path(__file__).parents[3] / "docs" / "report.schema.json"
 DOCUMENTS = {
     "healthy": document([JITTER], marks=[loss(2.0, 1.0)]),
     "warning": document([STRAGGLER], "warning", "rank 1 is slow", [0, 1]),
@@ -44,13 +42,6 @@ DOCUMENTS = {
     "requests": document(unit="request", errors=3),
     "without units": document(units=0, scopes=[ScopeRow("rollout", 2, S, MS, 2 * MS, [0])]),
 }
-
-
-@pytest.fixture(scope="module")
-def validator() -> jsonschema.Draft202012Validator:
-    schema = json.loads(_SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

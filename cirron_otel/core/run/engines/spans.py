@@ -29,10 +29,11 @@ def span_of(row: tuple[Any, ...]) -> StoredSpan:
     """Return the span of a row that starts with the columns of `span`."""
     (
         _, _, id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, error, gpu_ns,
-        memory_peak, device_peak, reserved_peak, is_sampled, are_sums, origin,
+        memory_peak, device_peak, reserved_peak, is_sampled, are_sums, training, origin,
     ) = row[:COLUMNS]  # fmt: skip
     return StoredSpan(
         id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, gpu_ns, memory_peak,
         otel=None if error is None else {}, message=error, peaks=(device_peak, reserved_peak),
         has_samples=bool(is_sampled), has_sums=bool(are_sums), has_origin=origin is not None,
+        training=training,
     )  # fmt: skip

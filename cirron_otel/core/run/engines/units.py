@@ -16,7 +16,7 @@ from .columns import halves, integers, tokens
 _UNIT: Final = (
     "no", "id", "parent", "rank", "pid", "thread", "idx", "start_ns", "ns", "gpu_ns", "error",
     "memory_peak", "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums",
-    "is_summary",
+    "training", "is_summary",
 )  # fmt: skip
 _TEXTS: Final = frozenset({"parent", "idx", "error", "name"})
 _FLAGS: Final = {"is_peak_sampled": SAMPLED, "phases_are_sums": SUMS, "is_summary": SUMMARY}

@@ -16,6 +16,13 @@ _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 """The accounts that are excesses over the time of usual units, or of units that are repeated."""
 
 
+def by_training(training: np.ndarray | None) -> list[slice | np.ndarray]:
+    """Return the places of the units of each training; `training` is that of a lane."""
+    if training is None or not len(training):
+        return [slice(None)]
+    return [np.flatnonzero(training == each) for each in np.unique(training)]
+
+
 class UsualBackward(NamedTuple):
     """The usual own work of a rank in the backward pass of a unit, ns."""
 
@@ -82,6 +89,22 @@ class Lane:
     `waiting`; None if it is unknown."""
     size: int = 1
     """The number of units in each entry."""
+    training: np.ndarray | None = None
+    """The number of each unit's training within its process; None if it is 0 for all units."""
+
+    def in_training(self, number: int) -> np.ndarray:
+        """Return whether each unit is of a training."""
+        if self.training is None:
+            return np.full(len(self.start), number == 0)
+        of_number: np.ndarray = self.training == number
+        return of_number
+
+    def begins(self) -> np.ndarray:
+        """Return whether each unit is of another training than the unit ahead of it."""
+        begins = np.zeros(len(self.start), bool)
+        if self.training is not None:
+            np.not_equal(self.training[1:], self.training[:-1], out=begins[1:])
+        return begins
 
     @property
     def units_per_second(self) -> float | None:
@@ -127,6 +150,13 @@ class Ledger:
     """In order of rank; a lane without a rank comes first."""
     epochs: list[str]
     """The number of each epoch, as recorded, by its place."""
+
+    @property
+    def trainings(self) -> list[int]:
+        """The numbers of the trainings within their processes, in order."""
+        lanes = [lane.training for lane in self.lanes if len(lane.start)]
+        numbers = {0} if any(each is None for each in lanes) else set()
+        return sorted(numbers.union(*(np.unique(e).tolist() for e in lanes if e is not None)))
 
     @property
     def total_ns(self) -> int:

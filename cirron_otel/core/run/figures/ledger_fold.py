@@ -33,6 +33,7 @@ class _Times:
     start: np.ndarray
     ns: np.ndarray
     process: np.ndarray
+    training: np.ndarray
     key: np.ndarray
     waiting: np.ndarray
     waited: np.ndarray
@@ -47,7 +48,8 @@ class _Times:
 
 
 _COLUMNS: Final = (
-    "start", "ns", "process", "key", "waiting", "waited", "forwarded", "device", "ahead",
+    "start", "ns", "process", "training", "key", "waiting", "waited", "forwarded", "device",
+    "ahead",
 )  # fmt: skip
 
 
@@ -136,8 +138,8 @@ class LedgerFold:
         """Add some units of a thread of the current rank, and the sums of their parts."""
         pieces = self._threads.setdefault(thread, _Pieces())
         columns = (
-            units["start_ns"], units["ns"], units["pid"], keys, found.waiting, found.waited,
-            found.forwarded, found.device, found.ahead,
+            units["start_ns"], units["ns"], units["pid"], units["training"], keys, found.waiting,
+            found.waited, found.forwarded, found.device, found.ahead,
         )  # fmt: skip
         for name, column in zip(_COLUMNS, columns, strict=True):
             pieces.columns[name].append(column[place])
@@ -216,7 +218,7 @@ class LedgerFold:
         lane = Lane(
             rank, self._sums[rank].host, times.start, times.ns, times.key, times.key,
             times.accounts, times.waiting, np.full(count, -1), parts=times.parts,
-            counts=times.counts,
+            counts=times.counts, training=times.training if times.training.any() else None,
         )  # fmt: skip
         if _overlaps(times):
             busy_and_idle(lane, first, last)
@@ -241,7 +243,7 @@ class LedgerFold:
         lane.number, lane.is_lost = self._numbers.of_lane(key, process)
         lane.epoch = self._numbers.epoch_places(key)
         has_waited = waited != ABSENT
-        is_unknown = ~has_waited | breaks
+        is_unknown = ~has_waited | breaks | lane.begins()
         is_unknown[:1] = True
         is_unknown[1:] |= ~has_waited[:-1]
         ahead = np.zeros(len(key), np.int64)
@@ -292,6 +294,8 @@ def join(lane: Lane, size: int) -> None:
     lane.start, lane.number, lane.epoch = (
         each[firsts] for each in (lane.start, lane.number, lane.epoch)
     )
+    if lane.training is not None:
+        lane.training = lane.training[firsts]
     lane.ns, lane.waiting, lane.is_lost = table[2], table[3], table[4] > 0
     rows = iter(table[7:])
     lane.accounts = {name: next(rows) for name in lane.accounts}

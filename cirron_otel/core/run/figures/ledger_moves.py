@@ -9,7 +9,7 @@ import numpy as np
 
 from ..accounts import OVERRIDING, PHASES
 from .durations import to_ns
-from .ledger import Lane
+from .ledger import Lane, by_training
 from .ledger_waiting import move_waiting
 from .medians import median_of
 from .outside import BETWEEN
@@ -74,18 +74,15 @@ def _stalled(lane: Lane) -> None:
     lasts = [place - 1 for place, _ in lane.restarts if 0 < place <= len(period)]
     for place in {*lasts, len(period) - 1}:
         others = done.copy()
+        if lane.training is not None:
+            others &= lane.training == lane.training[place]
         others[place] = False
-        if not others.any():
+        if not others.any() or (lane.training is not None and others.sum() < _FEW):
             continue
         median = median_of(period[others])
         excess = int(period[place] - median)
         if period[place] > _STALLED * median > 0:
             _take_at(lane, "stalled", place, excess, NOT_OF_PERIOD | {"lost"})
-
-
-def _done(lane: Lane) -> slice | np.ndarray:
-    """Return the entries that no later process repeats."""
-    return ~lane.is_lost if lane.is_lost.any() else slice(None)
 
 
 def _take_at(lane: Lane, target: str, place: int, amount: int, spared: Iterable[str]) -> None:
@@ -123,29 +120,28 @@ def _tracing(lane: Lane) -> None:
 
 
 def _warm_up(lane: Lane) -> None:
-    """Move the excess of the first units of each process, except for their input."""
-    work = period_of(lane)
+    """Move the excess of the first units of each training in a process, except for their input."""
+    every = period_of(lane)
     for account in _NOT_WARM_UP & set(lane.accounts) - NOT_OF_PERIOD:
-        work = work - lane.accounts[account]
-    first_units = [0, *(place for place, _ in lane.restarts)]
-    count = len(work)
-    if count < _FEW:
-        return
-    done = _done(lane)
-    if len(work[done]) < _FEW:
-        return
-    median = median_of(work[done])
-    medians: dict[str, float] | None = None
-    for first in first_units:
-        some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
-        steady = np.flatnonzero(some <= _WARM * median)
-        warm = int(steady[0]) if len(steady) else len(some)
-        if not warm or first + warm >= count:
+        every = every - lane.accounts[account]
+    restarts = [place for place, _ in lane.restarts]
+    for of_training in by_training(lane.training):
+        at = np.arange(len(every))[of_training]
+        work, done = every[at], at[~lane.is_lost[at]]
+        if len(done) < _FEW:
             continue
-        if medians is None:
-            medians = {name: median_of(times[done]) for name, times in lane.accounts.items()}
-        for place in range(first, first + warm):
-            _move_excess(lane, place, int(work[place] - median), medians)
+        median = median_of(every[done])
+        medians: dict[str, float] | None = None
+        for first in sorted({0, *np.searchsorted(at, restarts).tolist()}):
+            some = work[first : first + max(_MOST_WARM_UP // lane.size, 1)]
+            steady = np.flatnonzero(some <= _WARM * median)
+            warm = int(steady[0]) if len(steady) else len(some)
+            if not warm or first + warm >= len(work):
+                continue
+            if medians is None:
+                medians = {name: median_of(times[done]) for name, times in lane.accounts.items()}
+            for place in range(first, first + warm):
+                _move_excess(lane, int(at[place]), int(work[place] - median), medians)
 
 
 def _move_excess(lane: Lane, place: int, limit: int, medians: dict[str, float]) -> None:

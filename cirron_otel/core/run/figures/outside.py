@@ -12,7 +12,7 @@ import numpy as np
 from ....semconv import JOB, MICRO_STEP, SESSION
 from ...analysis.breakdown import STEP
 from ...records.rows import IndexedSpan
-from ..accounts import BY_RULE, OVERRIDING, AccountNames
+from ..accounts import BY_RULE, OF_SCOPES, OVERRIDING, AccountNames
 from ..load.tree import ScopeTree
 from ..relations import ABSENT, Texts
 from .ledger import Lane
@@ -24,6 +24,7 @@ SHUT_DOWN_NS: Final = 60 * 10**9
 _TRANSPARENT: Final = frozenset({SESSION, JOB, STEP, MICRO_STEP, "epoch"})
 _BETWEEN: Final = frozenset({*OVERRIDING, "input", "transfer", "communication", "other_scopes"})
 """The accounts of scopes between units; other scopes there count as time between units."""
+_OTHERS: Final = frozenset({*OF_SCOPES} - _BETWEEN)
 
 
 @dataclass(slots=True)
@@ -136,6 +137,12 @@ def fill_gaps(
     for place, account, ns in filler.between(start, end, breaks):
         lane.accounts.setdefault(account, np.zeros(len(start), np.int64))[place] += ns
         gaps[place] -= ns
+    for place in np.flatnonzero(lane.begins() & ~breaks).tolist():
+        if lane.training is not None and lane.training[place] > lane.training[place - 1]:
+            others = pieces.within(int(end[place - 1]), int(start[place]), _OTHERS)
+            idle = int(gaps[place]) - sum(ns for ns, _ in others)
+            gaps[place] -= idle
+            lane.outside["idle"] = lane.outside.get("idle", 0) + idle
     lane.accounts[BETWEEN] = gaps
     for each in outermost(scopes.intervals):
         place = int(np.searchsorted(start, each.start, side="right"))

@@ -10,9 +10,9 @@ import numpy as np
 from ...durations import SECOND_NS
 from ...nouns import plural
 from ..figures.durations import to_ns
-from ..figures.ledger import Ledger
+from ..figures.ledger import Lane, Ledger, by_training
 from .claims import Bid, Claims
-from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups
+from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups, divided
 from .facts import Facts
 from .finding import Advice, Finding, Severity
 from .thresholds import KINDS, Limits
@@ -59,7 +59,8 @@ class Assessment:
         )
         self.has_straggler = False
         """Whether there is a finding on a slow rank, a notice included."""
-        self._groups = aligned_groups(ledger)
+        self._together = aligned_groups(ledger)
+        self._groups = [part for each in self._together for part in divided(each, ledger.lanes)]
         self._parts: dict[str, dict[str, int]] = {}
         for lane in ledger.lanes:
             for (account, name), ns in lane.parts.items():
@@ -88,8 +89,29 @@ class Assessment:
         return self.running_ns / max(self.units, 1)
 
     def cycles(self) -> list[Cycles]:
-        """Return the cycles with the claims so far."""
+        """Return the cycles of each training with the claims so far.
+
+        Their medians, deviations and courses are those of the training.
+        """
         return [Cycles(each, self.claims) for each in self._groups]
+
+    def cycles_of_ranks(self) -> Cycles:
+        """Return the cycles of all trainings of the ranks that wait for each other."""
+        return Cycles(self._together[0], self.claims)
+
+    def lane_of(self, rank: int | None) -> Lane | None:
+        """Return the first lane with units of a rank; the only lane of a run is that of any."""
+        lanes = self.ledger.lanes
+        found = (each for each in lanes if (each.rank == rank or len(lanes) == 1) and len(each.ns))
+        return next(found, None)
+
+    def trainings_at(self, rank: int | None, times: np.ndarray) -> list[slice | np.ndarray]:
+        """Return the places of some times (Unix ns) in each training of a rank."""
+        lane = self.lane_of(rank)
+        if lane is None or lane.training is None:
+            return [slice(None)]
+        units = np.searchsorted(lane.start, times, side="right") - 1
+        return by_training(lane.training[np.maximum(units, 0)])
 
     def parts(self, account: str) -> dict[str, int]:
         """Return the recorded names of an account with their total times, the longest first."""
@@ -112,6 +134,11 @@ class Assessment:
     def ranks_of(self, lanes: Iterable[int]) -> list[int | None]:
         """Return the ranks of lanes, in order; empty for lanes without ranks."""
         return known_ranks(self.ledger.lanes[lane].rank for lane in lanes)
+
+    def ranks_if_some(self, lanes: Iterable[int]) -> list[int | None]:
+        """Return the ranks of lanes, in order; empty for all lanes."""
+        some = {*lanes}
+        return self.ranks_of(some) if len(some) < len(self.ledger.lanes) else []
 
     def share(self, ns: float) -> float | None:
         """Return a time as a fraction of the ledger's total."""
@@ -165,6 +192,12 @@ class Assessment:
             bid.commit()
             self.found.add(kind)
         return finding
+
+
+def extent_of(assessment: Assessment | None) -> str:
+    """Return the extent in which units are compared: `run`, or `training` if there are several."""
+    is_divided = assessment is not None and len(assessment.ledger.trainings) > 1
+    return "training" if is_divided else "run"
 
 
 def advise(finding: Finding, *texts: str, part: float | None = 1.0) -> None:

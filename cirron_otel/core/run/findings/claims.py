@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.durations import to_ns
-from ..figures.ledger import Ledger
+from ..figures.ledger import Ledger, by_training
 
 _BLOCKS: Final = 5
 _T: Final = (1.2816, 0.8467, 0.5709, 0.2586)
@@ -34,6 +34,13 @@ class Claims:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
+        self._trainings: dict[int, list[slice | np.ndarray]] = {}
+
+    def trainings(self, lane: int) -> list[slice | np.ndarray]:
+        """Return the places of the units of each training of a lane."""
+        if lane not in self._trainings:
+            self._trainings[lane] = by_training(self.lanes[lane].training)
+        return self._trainings[lane]
 
     def left(self, lane: int, account: str) -> np.ndarray:
         """Return the unclaimed time of an account in each unit of a lane. Do not change it."""
@@ -96,8 +103,8 @@ class Bid:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
-        self._units: dict[int, np.ndarray] = {}
-        """The amounts by unit, over all lanes with the same number of units."""
+        self._units: dict[tuple[int, ...], np.ndarray] = {}
+        """The amounts by unit of each training, over all lanes with as many units of it."""
         self._exact_ns = 0
         self.total_ns = 0
         self.by_account: dict[str, int] = {}
@@ -131,14 +138,16 @@ class Bid:
                 taken = np.minimum(taken, free)
                 self._free[lane] = free - taken
         self._left[lane, account] = left - taken
-        total = int(taken.sum())
-        if len(taken) <= _BLOCKS:
-            self._exact_ns += total
-        elif len(taken) in self._units:
-            self._units[len(taken)] += taken
-        else:
-            self._units[len(taken)] = taken.astype(np.float64)
-        self._count(lane, account, total)
+        self._count(lane, account, int(taken.sum()))
+        for number, places in enumerate(self._claims.trainings(lane)):
+            some = taken[places]
+            key = number, len(some), len(taken)
+            if len(some) <= _BLOCKS:
+                self._exact_ns += int(some.sum())
+            elif key in self._units:
+                self._units[key] += some
+            else:
+                self._units[key] = some.astype(np.float64)
         return taken
 
     def add_outside(self, lane: int, account: str, amount: int | None = None) -> int:
@@ -171,11 +180,11 @@ class Bid:
         It is the mean less the 90th percentile of its error: by the variance of units, or, if units
         are related to their neighbours, by that of five equal blocks of them. The first unit is
         left out: it has neither a gap nor a known wait ahead of it, and often the start of the
-        input.
+        input. Each training is a sample of its own.
         """
         low, free, by_unit, blocks = 0.0, 0, 0.0, np.zeros(_BLOCKS)
-        for count, times in self._units.items():
-            sample = times[1:] * (count / (count - 1))
+        for times in self._units.values():
+            sample = times[1:] * (len(times) / (len(times) - 1))
             low += float(sample.sum())
             by_unit += len(sample) * float(sample.var(ddof=1))
             blocks += np.add.reduceat(sample, _block_starts(len(sample)))

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.medians import median_of
-from .assessment import Assessment, advise, locate
+from .assessment import Assessment, advise, extent_of, locate
 from .claims import Bid
 from .cycles import Cycles
 from .finding import Finding
@@ -254,9 +254,7 @@ def _describe(
     assessment: Assessment, account: str | None, courses: list[_Course], finding: Finding
 ) -> None:
     course = max(courses, key=lambda each: each.total_ns)
-    lanes = [lane for each in courses for lane in each.cycles.aligned.lanes]
-    if len(lanes) < len(assessment.ledger.lanes):
-        finding.ranks = assessment.ranks_of(lanes)
+    finding.ranks = assessment.ranks_if_some(e for c in courses for e in c.cycles.aligned.lanes)
     numbers = course.cycles.numbers[course.units]
     finding.phase, finding.subject = assessment.name_of(account), account
     where, unit = assessment.place_of(account), assessment.unit
@@ -279,7 +277,8 @@ def _describe(
                f" {numbers[0]} on, and for a change in the program at that {unit}")  # fmt: skip
         return
     finding.sentence = (
-        f"{who}A {unit} takes {usual} at the start and {slow} at the end of the run; it grows in"
+        f"{who}A {unit} takes {usual} at the start and {slow} at the end of the"
+        f" {extent_of(assessment)}; it grows in"
         f" {where}: {part_of(finding)}."
     )
     advise(finding, f"look for lists, caches or graphs that grow with each {unit} in {where}",

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.durations import to_ns
-from ..figures.ledger import Lane, Ledger
+from ..figures.ledger import Lane, Ledger, by_training
 from ..figures.medians import median_of, percentiles_of
 from .claims import Bid, Claims
 
@@ -95,6 +95,25 @@ def aligned_groups(ledger: Ledger) -> list[Aligned]:
     if is_synchronised(ledger):
         return [align(ledger, lanes)]
     return [align(ledger, [lane]) for lane in lanes]
+
+
+def of_trainings(aligned: Aligned, lanes: Sequence[Lane]) -> list[slice | np.ndarray]:
+    """Return the places of the common units of each training, by the first lane's trainings."""
+    training = lanes[aligned.lanes[0]].training if aligned.lanes else None
+    return by_training(None if training is None else aligned.of(0, training))
+
+
+def divided(aligned: Aligned, lanes: Sequence[Lane]) -> list[Aligned]:
+    """Divide the common units of lanes by training."""
+    trainings = of_trainings(aligned, lanes)
+    if len(trainings) == 1:
+        return [aligned]
+    every = np.arange(len(aligned.numbers))
+    rows = [every if each is None else each for each in aligned.rows]
+    return [
+        Aligned(aligned.lanes, [each[some] for each in rows], aligned.numbers[some], aligned.size)
+        for some in trainings
+    ]
 
 
 def deviation_of(values: np.ndarray) -> float:
@@ -185,11 +204,17 @@ class Cycles:
                 if not self._claims.has(lane, account):
                     continue
                 times = self._claims.lanes[lane].accounts[account]
-                units = np.flatnonzero(self.aligned.of(place, times) > 0)
-                if account == "warm_up" and len(units):
-                    steady[: units[-1] + 1] = False
+                units = self.aligned.of(place, times) > 0
                 steady[units] = False
+                for some in self.trainings if account == "warm_up" else ():
+                    last = np.flatnonzero(units[some])[-1:]
+                    steady[np.arange(len(units))[some][: int(last.sum()) + len(last)]] = False
         return steady if steady.any() else np.ones(len(steady), bool)
+
+    @cached_property
+    def trainings(self) -> list[slice | np.ndarray]:
+        """The places of the units of each training."""
+        return of_trainings(self.aligned, self._claims.lanes)
 
     @cached_property
     def median_ns(self) -> float:

@@ -147,15 +147,11 @@ def _brief(failure: SessionFailure) -> dict[str, Any]:
 
 def unit_at(assessment: Assessment, rank: int | None, time_ns: int | None) -> int | None:
     """Return the number of a rank's last unit that started by a time; None if there is none."""
-    lanes = assessment.ledger.lanes
-    for lane in lanes:
-        # The only lane of a run is that of any record.
-        if (lane.rank == rank or len(lanes) == 1) and len(lane.start):
-            if time_ns is None:
-                return int(lane.number[-1])
-            place = int(np.searchsorted(lane.start, time_ns, side="right")) - 1
-            return int(lane.number[place]) if place >= 0 else None
-    return None
+    lane = assessment.lane_of(rank)
+    if lane is None or time_ns is None:
+        return None if lane is None else int(lane.number[-1])
+    place = int(np.searchsorted(lane.start, time_ns, side="right")) - 1
+    return int(lane.number[place]) if place >= 0 else None
 
 
 def _retried(facts: Facts, assessment: Assessment | None, has_failed: bool) -> Iterator[Finding]:

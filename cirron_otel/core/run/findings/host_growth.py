@@ -10,7 +10,7 @@ import numpy as np
 
 from ...durations import SECOND_NS
 from ...nouns import plural
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding
 from .thresholds import Limits
@@ -66,7 +66,7 @@ def host_findings(
     finding.sentence = (
         f"The host memory of {facts.who([worst.use.rank], begins=False)} grows by"
         f" {size(worst.slope)} with each {unit} (fit {worst.fit:.2f}): {size(worst.growth)} in the"
-        " run"
+        f" {extent_of(assessment)}"
     )
     if left is not None:
         finding.sentence += (
@@ -89,22 +89,25 @@ def host_findings(
 def _points(
     use: MemoryUse, assessment: Assessment | None
 ) -> tuple[MemoryUse, np.ndarray, np.ndarray] | None:
-    """Return the units, or seconds, of the samples after the warm-up, and their sizes."""
+    """Return the units, or seconds, of the samples after the warm-up, and their sizes.
+
+    Of several trainings, the one with the most samples counts.
+    """
     if use.times is None or use.sizes is None or not len(use.times):
         return None
     times, sizes = use.times, use.sizes.astype(np.float64)
-    lanes = [] if assessment is None else [e for e in assessment.ledger.lanes if len(e.start)]
-    if not lanes:
-        if assessment is not None:
-            return None
+    if assessment is None:
         x = (times - times[0]) / SECOND_NS
     else:
-        lane = next((each for each in lanes if each.rank == use.rank), lanes[0])
-        if len(lane.start) * lane.size < _FEWEST_UNITS:
+        lanes = [each for each in assessment.ledger.lanes if len(each.start)]
+        lane = next((each for each in lanes if each.rank == use.rank), next(iter(lanes), None))
+        if lane is None or len(lane.start) * lane.size < _FEWEST_UNITS:
             return None
         ends = np.append(lane.start, lane.start[-1] + lane.ns[-1])
         inside = (times >= ends[0]) & (times <= ends[-1])
         times, sizes = times[inside], sizes[inside]
+        longest = max(assessment.trainings_at(use.rank, times), key=lambda e: len(times[e]))
+        times, sizes = times[longest], sizes[longest]
         units = np.arange(len(ends)) * lane.size
         x = np.interp(times.astype(np.float64), ends.astype(np.float64), units)
     if not len(x):

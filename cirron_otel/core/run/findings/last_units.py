@@ -98,4 +98,5 @@ def _cut(lane: Lane, since_ns: int, ahead: int) -> Lane | None:
         lacking={name: times[place:] for name, times in lane.lacking.items()},
         counts={name: numbers[place:] for name, numbers in lane.counts.items()},
         device=None if lane.device is None else lane.device[place:],
+        training=None if lane.training is None else lane.training[place:],
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ...nouns import plural
 from ...records.memory_devices import CPU
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, MemoryUse
 from .finding import Advice, Finding, Severity
 from .host_growth import host_findings
@@ -140,7 +140,7 @@ def _creep(
             finding.severity = "critical" if is_confirmed else "warning"
     finding.sentence = (
         f"The memory of {use.device} of {facts.who([use.rank], begins=False)} grows by"
-        f" {size(rate)} with {each}: {size(worst.bytes)} in the run{left}."
+        f" {size(rate)} with {each}: {size(worst.bytes)} in the {extent_of(assessment)}{left}."
     )
     locate(finding, growth_bytes=round(worst.bytes), device=use.device, capacity_bytes=capacity)
     finding.advice = [
@@ -151,14 +151,21 @@ def _creep(
 
 
 def _during_units(use: MemoryUse, assessment: Assessment | None) -> MemoryUse:
-    """Return the samples during the units: a process also grows while it starts."""
-    lanes = [] if assessment is None else [e for e in assessment.ledger.lanes if len(e.start)]
-    if not lanes or use.times is None or use.sizes is None:
+    """Return the samples during the units: a process also grows while it starts.
+
+    Of several trainings, the one with the most samples counts.
+    """
+    if assessment is None or use.times is None or use.sizes is None:
+        return use
+    lanes = [each for each in assessment.ledger.lanes if len(each.start)]
+    if not lanes:
         return use
     first = min(int(each.start[0]) for each in lanes)
     last = max(int(each.start[-1] + each.ns[-1]) for each in lanes)
     inside = (use.times >= first) & (use.times <= last)
-    return replace(use, times=use.times[inside], sizes=use.sizes[inside])
+    times, sizes = use.times[inside], use.sizes[inside]
+    longest = max(assessment.trainings_at(use.rank, times), key=lambda each: len(times[each]))
+    return replace(use, times=times[longest], sizes=sizes[longest])
 
 
 def _growth(use: MemoryUse) -> _Growth | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -72,17 +73,27 @@ class RankWork:
         they wait. It is unknown, except that the last lane has not waited, so the mean over some
         draws is returned. `wider` is a factor of its spread.
         """
-        waiting, (mean, spread), units = self._waiting, self._phase, self.matrix.shape[1]
-        spread *= wider
+        saved = np.zeros((len(typical), self.matrix.shape[1]))
+        for some, (mean, spread) in zip(self.cycles.trainings, self._phases, strict=True):
+            other = [each[:, some] for each in typical]
+            saved[:, some] = self._saved(some, other, mean, spread * wider)
+        return list(saved)
+
+    def _saved(
+        self, some: slice | np.ndarray, typical: Sequence[np.ndarray], mean: float, spread: float
+    ) -> Sequence[np.ndarray]:
+        """Return the saved time of some units, with the mean and the deviation of their waiting."""
+        matrix, waiting = self.matrix[:, some], self._waiting[:, some]
         if not spread:
-            return [self.matrix.max(axis=0) - each.max(axis=0) for each in typical]
+            return [matrix.max(axis=0) - each.max(axis=0) for each in typical]
+        units = matrix.shape[1]
         draws, saved = np.random.default_rng(0), np.zeros((len(typical), units))
         up_to, step = np.empty_like(waiting), max(_CELLS // len(waiting), 1)
         for first in range(0, units, step):
-            some = slice(first, first + step)
-            np.cumsum(_last(waiting[:, some], mean, spread), axis=0, out=up_to[:, some])
+            chunk = slice(first, first + step)
+            np.cumsum(_last(waiting[:, chunk], mean, spread), axis=0, out=up_to[:, chunk])
         columns, limits = np.arange(units), waiting.reshape(-1)
-        differs = np.any([(each != self.matrix).any(axis=1) for each in typical], axis=0)
+        differs = np.any([(each != matrix).any(axis=1) for each in typical], axis=0)
         rows = np.flatnonzero(differs)
         count = min(_UNITS // max(units, 1), _MOST_DRAWS, _DRAWN // max(waiting.size, 1))
         count = max(count, _FEWEST_DRAWS)
@@ -96,7 +107,7 @@ class RankWork:
             values[places] = limits[places]
             last = _places_above(up_to, draws.random(columns.shape))
             phase[last, columns] = waiting[last, columns]
-            ends = self.matrix + phase
+            ends = matrix + phase
             latest = ends.max(axis=0)
             for number, each in enumerate(typical):
                 ends[rows] = each[rows] + phase[rows]
@@ -110,30 +121,10 @@ class RankWork:
         return np.stack([cycles.waiting_of(place) for place in range(len(self.matrix))])
 
     @cached_property
-    def _phase(self) -> tuple[float, float]:
-        """The mean and the deviation of the work in the waiting phases, ns.
-
-        They are the most likely ones: in each unit, the last lane has not waited, and the others
-        have. Units in which no lane has a usual time are left out.
-        """
-        waiting = self._waiting[:, self.cycles.is_steady]
-        least = waiting.min(axis=0)
-        mean, spread = median_of(least), deviation_of(least)
-        waiting = waiting[:, abs(least - mean) <= _USUAL * spread]
-        waiting = waiting[:, :: -(-waiting.size // _SAMPLED) or 1]
-        for _ in range(_ROUNDS if spread else 0):
-            distance = (waiting - mean) / spread
-            ratio = _density_ratio(distance)
-            is_last = _likely(ratio)
-            below = mean - spread * ratio
-            square = spread**2 * np.maximum(1 - ratio * (distance + ratio), 0) + below**2
-            before = mean, spread
-            mean = float((below + is_last * (waiting - below)).mean())
-            square += is_last * (waiting**2 - square)
-            spread = max(float(square.mean()) - mean**2, 1.0) ** 0.5
-            if max(abs(mean - before[0]), abs(spread - before[1])) <= _STEADY * spread:
-                break
-        return mean, spread
+    def _phases(self) -> list[tuple[float, float]]:
+        """For each training: the mean and the deviation of the work in the waiting phases, ns."""
+        steady = self.cycles.is_steady
+        return [_phase(self._waiting[:, some][:, steady[some]]) for some in self.cycles.trainings]
 
     def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the median and the mean of an account in the steady units of each lane."""
@@ -177,6 +168,33 @@ class RankWork:
             for place in np.flatnonzero(totals).tolist():
                 excess[place][account] = float(totals[place])
         return excess
+
+
+def _phase(waiting: np.ndarray) -> tuple[float, float]:
+    """Return the mean and the deviation of the work in the waiting phases, ns.
+
+    They are the most likely ones: in each unit, the last lane has not waited, and the others have.
+    Units in which no lane has a usual time are left out.
+    """
+    if not waiting.size:
+        return 0.0, 0.0
+    least = waiting.min(axis=0)
+    mean, spread = median_of(least), deviation_of(least)
+    waiting = waiting[:, abs(least - mean) <= _USUAL * spread]
+    waiting = waiting[:, :: -(-waiting.size // _SAMPLED) or 1]
+    for _ in range(_ROUNDS if spread else 0):
+        distance = (waiting - mean) / spread
+        ratio = _density_ratio(distance)
+        is_last = _likely(ratio)
+        below = mean - spread * ratio
+        square = spread**2 * np.maximum(1 - ratio * (distance + ratio), 0) + below**2
+        before = mean, spread
+        mean = float((below + is_last * (waiting - below)).mean())
+        square += is_last * (waiting**2 - square)
+        spread = max(float(square.mean()) - mean**2, 1.0) ** 0.5
+        if max(abs(mean - before[0]), abs(spread - before[1])) <= _STEADY * spread:
+            break
+    return mean, spread
 
 
 def _accounts_of(cycles: Cycles) -> tuple[str, ...]:

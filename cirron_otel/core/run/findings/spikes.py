@@ -73,8 +73,7 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
 
     def describe(finding: Finding) -> None:
         finding.phase = assessment.name_of("input")
-        if len(lanes) < len(assessment.ledger.lanes):
-            finding.ranks = assessment.ranks_of(lanes)
+        finding.ranks = assessment.ranks_if_some(lanes)
         finding.steps = intervals(firsts)
         finding.epochs = assessment.ledger.epochs[:100]
         finding.sentence = (
@@ -157,9 +156,7 @@ def _describe(
     most = max(spikes, key=lambda each: float(each.excess.sum()))
     units = most.units & (most.excess >= main_part(most.excess[most.units]))
     numbers = most.cycles.numbers[units]
-    lanes = [lane for each in spikes for lane in each.cycles.aligned.lanes]
-    if len(lanes) < len(assessment.ledger.lanes):
-        finding.ranks = assessment.ranks_of(lanes)
+    finding.ranks = assessment.ranks_if_some(e for s in spikes for e in s.cycles.aligned.lanes)
     describe_spikes(
         assessment, finding, account, numbers, float(most.excess[units].mean()),
         most.cycles.median_ns, most.cycles.aligned.size,

@@ -10,7 +10,7 @@ from ...nouns import count as counted
 from ...nouns import plural
 from .assessment import Assessment, advise, locate
 from .finding import Finding, Severity
-from .words import part_of, time
+from .words import intervals, part_of, time
 
 
 def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -23,8 +23,11 @@ def warm_up_findings(assessment: Assessment) -> Iterator[Finding]:
     def describe(finding: Finding) -> None:
         each, unit = bid.total_ns / max(len(assessment.ledger.lanes), 1), assessment.unit
         first = f"The first {count} {plural(unit)} take" if count > 1 else f"The first {unit} takes"
-        finding.sentence = f"{first} {time(each)} longer than the others, {part_of(finding)}."
         finding.steps = [(0, count - 1)] if count else []
+        if len(trainings := assessment.ledger.trainings) > 1:
+            first = f"The first {plural(unit)} of {len(trainings)} trainings take"
+            finding.steps = intervals(_units_with(assessment, "warm_up"))
+        finding.sentence = f"{first} {time(each)} longer than the others, {part_of(finding)}."
         locate(finding, units=count, excess_ns=round(each))
         advise(finding, "cache compiled code and tuned kernels between runs"
                " (TORCHINDUCTOR_CACHE_DIR)", "judge the speed by a longer run")  # fmt: skip
@@ -72,8 +75,7 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
 
     def describe(finding: Finding) -> None:
         ledger = assessment.ledger
-        repeated = {int(number) for each in ledger.lanes if "lost" in each.accounts
-                    for number in each.number[each.accounts["lost"] > 0]}  # fmt: skip
+        repeated = _units_with(assessment, "lost")
         lost = bid.by_account.get("lost", 0) / max(len(ledger.lanes), 1)
         each = bid.total_ns / max(len(ledger.lanes), 1)
         steps = counted(len(repeated), f"repeated {assessment.unit}")
@@ -91,6 +93,12 @@ def _restarted(assessment: Assessment) -> Iterator[Finding]:
     finding = assessment.price("RESTARTED", bid, describe, of_total=True)
     if finding is not None:
         yield finding
+
+
+def _units_with(assessment: Assessment, account: str) -> list[int]:
+    """Return the numbers of the units with time in an account, in order."""
+    lanes = [each for each in assessment.ledger.lanes if account in each.accounts]
+    return sorted({int(n) for each in lanes for n in each.number[each.accounts[account] > 0]})
 
 
 def uneven_findings(assessment: Assessment) -> Iterator[Finding]:

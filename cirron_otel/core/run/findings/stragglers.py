@@ -60,7 +60,7 @@ def straggler_findings(assessment: Assessment) -> Iterator[Finding]:
     """Yield the findings on slow ranks: persistent ones, then those of some units."""
     if not is_synchronised(assessment.ledger) or not assessment.is_training:
         return
-    cycles = assessment.cycles()[0]
+    cycles = assessment.cycles_of_ranks()
     if len(cycles.aligned.lanes) < 2 or not len(cycles.numbers):
         return
     work = rank_work(cycles)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ..figures.medians import median_of
 from ..relations import ABSENT
-from .assessment import Assessment, locate
+from .assessment import Assessment, extent_of, locate
 from .facts import Facts, ValueSeries
 from .failures import unit_at
 from .finding import Advice, Finding
@@ -28,12 +29,22 @@ def value_findings(
 ) -> Iterator[Finding]:
     """Yield the findings on marks; `assessment` is None for a run without units."""
     yield from _non_finite(facts, assessment)
-    diverging = [(each, hit) for each in facts.series if (hit := _diverges(each, limits))]
+    series = [part for each in facts.series for part in _by_training(each, assessment)]
+    diverging = [(each, hit) for each in series if (hit := _diverges(each, limits))]
     for name in dict.fromkeys(each.name for each, _ in diverging):
         yield _diverging(facts, assessment, [pair for pair in diverging if pair[0].name == name])
-    exploding = [(each, places) for each in facts.series if len(places := _explodes(each, limits))]
+    exploding = [(each, places) for each in series if len(places := _explodes(each, limits))]
     for name in dict.fromkeys(each.name for each, _ in exploding):
         yield _exploding(facts, assessment, [pair for pair in exploding if pair[0].name == name])
+
+
+def _by_training(series: ValueSeries, assessment: Assessment | None) -> Iterator[ValueSeries]:
+    """Yield the values of each training."""
+    parts: list[slice | np.ndarray] = [slice(None)]
+    if assessment is not None:
+        parts = assessment.trainings_at(series.rank, series.times)
+    for some in parts:
+        yield replace(series, numbers=series.numbers[some], times=series.times[some])
 
 
 def _is_loss(series: ValueSeries) -> bool:
@@ -135,7 +146,7 @@ def _diverging(
         finding.steps = [(number, max(end, number))]
     finding.sentence = (
         f"{series.name} rises from {best:.3g} {_at(facts, number, place)} to {last:.3g} in the last"
-        f" tenth of the run; in the first tenth it was {first:.3g}."
+        f" tenth of the {extent_of(assessment)}; in the first tenth it was {first:.3g}."
     )
     locate(finding, name=series.name, first=first, best=best, last=last)
     finding.advice = [

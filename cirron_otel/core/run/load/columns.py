@@ -25,7 +25,7 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "scope": (
         "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
         "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "flags", "gpu_ns",
-        "memory_peak", "device_peak", "reserved_peak",
+        "memory_peak", "device_peak", "reserved_peak", "training",
     ),
     "scope_mark": (
         "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",

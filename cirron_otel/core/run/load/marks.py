@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from ....semconv import CPU_WAIT_NS, HW_ID, OOM, OVERHEAD_NS, PLACE
+from ....semconv import CPU_WAIT_NS, OOM, OVERHEAD_NS, PLACE
 from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
-from ...records.rows import IndexedMark, IndexedSpan, detach, shown
+from ...records.rows import IndexedMark, IndexedSpan, detach, device_of, shown
 from ...records.run_summary import is_summary
 from ..relations import (
     ABSENT,
@@ -220,12 +220,8 @@ class Marks:
         return is_listed
 
     def device(self, mark: IndexedMark) -> int:
-        """Return the token of the device that a reading is of."""
-        if mark.name is None or not mark.name.startswith("hw."):
-            return NO_TEXT
-        attributes = mark.attributes
-        device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
-        return self._texts.token(shown(device) if isinstance(device, str) else None)
+        """Return the token of the device that a reading is of, or of the name of a training."""
+        return self._texts.token(device_of(mark))
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""

@@ -138,7 +138,7 @@ class Records(Scopes):
         """Return a scope."""
         text = self.texts.text
         name, index, *rest = self.values(row)
-        times_and_ids, (error, flags, gpu_ns, memory_peak, *peaks) = rest[:5], rest[5:]
+        times_and_ids, (error, flags, gpu_ns, memory_peak, *peaks, training) = rest[:5], rest[5:]
         start_ns, end_ns, rank, pid, thread_id = map(known, times_and_ids)
         allocated, reserved = map(known, peaks)
         return StoredSpan(
@@ -146,5 +146,5 @@ class Records(Scopes):
             text(index), start_ns, end_ns, pid, rank, thread_id, known(gpu_ns), known(memory_peak),
             otel=None if error == NO_TEXT else {}, message=text(error), peaks=(allocated, reserved),
             has_samples=bool(flags & SAMPLED), has_sums=bool(flags & SUMS),
-            has_origin=bool(flags & SUMMARY),
+            has_origin=bool(flags & SUMMARY), training=training,
         )  # fmt: skip

@@ -114,17 +114,17 @@ class Scopes:
     def _span(self, span: IndexedSpan) -> tuple[int, ...]:
         texts = self.texts
         origin = span.origin if isinstance(span, ExpandedSpan) else None
-        flags = SUMMARY * (origin is not None)
+        flags, training = SUMMARY * (origin is not None), 0
         peaks: tuple[int | None, int | None] = None, None
         if span.has_attributes:
             flags |= SUMS * span.phases_are_sums | SAMPLED * span.is_peak_sampled
-            peaks = span.device_peaks
+            peaks, training = span.device_peaks, span.training
         return (
             *texts.halves(span.id), *texts.halves(span.parent_id), *texts.halves(origin),
             texts.token_of(span.name), texts.token_of(span.index), integer_of(span.start_ns),
             *map(integer_of, (span.end_ns, span.rank, span.pid, span.thread_id)),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
-            flags, *map(integer_of, (span.gpu_ns, span.memory_peak_bytes, *peaks)),
+            flags, *map(integer_of, (span.gpu_ns, span.memory_peak_bytes, *peaks)), training,
         )  # fmt: skip
 
     def _mark(self, mark: IndexedMark, has_summaries: bool) -> tuple[int, ...]:

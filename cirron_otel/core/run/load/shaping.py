@@ -163,7 +163,8 @@ class Shaping:
 
     def _row(self, added: AddedScope) -> tuple[int, ...]:
         texts = self._records.texts
-        row = dict.fromkeys(_AT, ABSENT) | dict.fromkeys(("idx", "error"), NO_TEXT) | {"flags": 0}
+        row = dict.fromkeys(_AT, ABSENT) | dict.fromkeys(("idx", "error"), NO_TEXT)
+        row |= {"flags": 0, "training": 0}
         like = {name: int(self._records.column(name)[added.like])
                 for name in ("rank", "pid", "thread_id")}  # fmt: skip
         row |= like | {"start_ns": added.start_ns, "end_ns": added.end_ns}

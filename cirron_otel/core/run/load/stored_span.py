@@ -13,6 +13,7 @@ class StoredSpan(IndexedSpan):
     has_samples: bool = False
     has_sums: bool = False
     has_origin: bool = False
+    training: int = 0
 
     @property
     def error(self) -> str | None:

@@ -73,12 +73,13 @@ class UnitBuilder:
                 if each.name == STEP:
                     extent.add_step(no, each)
         count = self._add_parts(number, inside, below)
-        flags = 0
+        flags = training = 0
         device_peak: int | None = None
         reserved_peak: int | None = None
         if span.has_attributes:
             device_peak, reserved_peak = span.device_peaks
             flags = SAMPLED * span.is_peak_sampled + SUMS * span.phases_are_sums
+            training = span.training
         if span.is_summary:
             flags |= SUMMARY
         texts = self._texts
@@ -88,7 +89,7 @@ class UnitBuilder:
             span.start_ns, duration_of(span), integer_of(span.gpu_ns),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
             integer_of(span.memory_peak_bytes), integer_of(device_peak), integer_of(reserved_peak),
-            flags, count,
+            flags, training, count,
         ))  # fmt: skip
 
     def _add_parts(

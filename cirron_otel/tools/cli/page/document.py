@@ -88,6 +88,7 @@ def _header(content: RunContent) -> Element:
     facts += [
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
         (plural(short(content.unit, 30)), number(0 if units is None else units.count)),
+        *([("trainings", number(len(units.trainings)))] if units and units.trainings else []),
         ("spans", number(report.spans)),
         ("recorded by", short(", ".join(content.versions) or "-")),
     ]

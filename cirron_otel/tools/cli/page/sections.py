@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from ....core.analysis.mark_series import MarkSeries, Point
 from ....core.analysis.rank_report import RankReport
 from ....core.analysis.run_report import SlowStep
-from ...present.formatting import count, duration, local_moment, rank_list, value_text
+from ...present.formatting import count, duration, local_moment, plural, rank_list, value_text
+from ...present.text import training_name
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale
 from .content import DRAWN_RANKS, RunContent
 from .element import Content, Element
@@ -54,9 +55,24 @@ def time_section(content: RunContent, palette: Palette) -> Element:
         "Where the time went",
         palette.legend() if content.courses else None,
         table("The steps of each rank by phase", heads, rows, right=heads[2:], class_="ranks"),
+        _trainings(content),
         note(f"and {len(ranks) - _MOST_RANKS:,} more ranks") if len(ranks) > _MOST_RANKS else None,
         list(_phase_tables(content)),
     )
+
+
+def _trainings(content: RunContent) -> Element | None:
+    """Return the table of the trainings; None if there is only one."""
+    units = content.document.units
+    if units is None or not units.trainings:
+        return None
+    heads = ("training", plural(short(units.name, 30)), "p50", "p95", "time")
+    rows = [
+        (short(training_name(each)), number(each.units), *map(
+            took, (each.p50_ns, each.p95_ns, each.duration_ns)))
+        for each in units.trainings[:_MOST_ROWS]
+    ]  # fmt: skip
+    return table("The trainings of the run", heads, rows, right=heads[1:])
 
 
 def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:

@@ -6,10 +6,10 @@ import numpy as np
 
 from cirron_otel.core.run.findings.claims import Claims
 from cirron_otel.core.run.findings.conclude import conclude
-from cirron_otel.core.run.findings.cycles import Cycles, align, aligned_groups
+from cirron_otel.core.run.findings.cycles import Cycles, align, aligned_groups, divided
 from cirron_otel.core.run.findings.facts import Facts
 
-from .ledgers import MS, Times, job
+from .ledgers import MS, Times, job, second_from
 
 
 def test_lanes_with_equal_numbers_are_not_copied() -> None:
@@ -44,6 +44,37 @@ def test_lanes_that_do_not_wait_are_groups_of_their_own() -> None:
         [0], [1], [2],
     ]  # fmt: skip
     assert [each.lanes for each in aligned_groups(job(3, 20, noise=0.1))] == [[0, 1, 2]]
+
+
+def test_units_are_judged_within_their_training() -> None:
+    def plant(times: Times) -> None:
+        for account in ("forward", "backward"):
+            times[account][:, 30:] *= 4
+
+    for ranks in (1, 3):
+        ledger = second_from(job(ranks, 100, noise=0.05, plant=plant), 30)
+        assert conclude(Facts(ledger)) == []
+        assert conclude(Facts(job(ranks, 100, noise=0.05, plant=plant)))
+        (aligned,) = aligned_groups(ledger)
+        parts = divided(aligned, ledger.lanes)
+        assert [each.numbers.tolist() for each in parts] == [
+            [*range(30)], [*range(30, 100)],
+        ]  # fmt: skip
+        medians = [Cycles(each, Claims(ledger)).median_ns for each in parts]
+        assert medians[1] > 1.5 * medians[0]
+
+
+def test_the_cost_of_one_training_is_certain() -> None:
+    """The lower bound of a cost is that of two samples, not that of one with a trend."""
+
+    def plant(times: Times) -> None:
+        times["input"][:, 50:] += 12
+
+    finding, *_ = conclude(Facts(second_from(job(1, 100, noise=0.05, plant=plant), 50)))
+    assert (finding.kind, finding.severity) == ("INPUT_BOUND", "warning")
+    assert finding.share_low is not None
+    assert finding.share is not None
+    assert finding.share_low > 0.9 * finding.share
 
 
 def test_work_is_the_lower_median_and_excludes_scopes() -> None:

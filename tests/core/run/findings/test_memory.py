@@ -14,7 +14,7 @@ from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts, MemoryUse
 from cirron_otel.core.run.utilization import Utilization
 
-from .ledgers import START_NS, job
+from .ledgers import START_NS, job, second_from
 
 _GIB = 2**30
 
@@ -92,6 +92,17 @@ NORMAL = {
 def test_memory_of_a_normal_process_is_no_finding(name: str) -> None:
     sizes = _GIB * (1 + 3 * NORMAL[name])
     assert conclude(Facts(job(), memory=[_use(0, sizes, 80 * _GIB, "cpu")])) == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_memory_that_grows_from_training_to_training_only_is_no_finding(device: str) -> None:
+    sizes = _GIB * (1.0 + 5 * (np.arange(200) >= 60) + np.linspace(0, 0.02, 200))
+    use = _use(0, sizes, 80 * _GIB, device)
+    assert conclude(Facts(second_from(job(), 30), memory=[use])) == []
+    growing = _use(0, sizes + _GIB * np.linspace(0, 4, 200), 80 * _GIB, device)
+    (finding,) = conclude(Facts(second_from(job(), 30), memory=[growing]))
+    assert finding.kind == "CREEP_CONFIRMED"
+    assert finding.evidence["growth_bytes"] < 3.5 * _GIB
 
 
 GROWING = {

@@ -7,7 +7,7 @@ import numpy as np
 from cirron_otel.core.run.findings.conclude import conclude, status_of
 from cirron_otel.core.run.findings.facts import Facts, ValueSeries
 
-from .ledgers import START_NS, Times, job
+from .ledgers import START_NS, Times, job, second_from
 
 
 def _series(
@@ -60,6 +60,19 @@ def test_losses_that_do_not_diverge() -> None:
     grows = np.geomspace(0.5, 40, 100)
     for series in (_series(grows, "steps"), _series(grows, is_eval=True), _series(grows[:29])):
         assert conclude(Facts(job(), series=[series])) == []
+
+
+def test_values_are_those_of_a_training() -> None:
+    """The second training begins with a higher loss and a larger gradient than the first ends."""
+    ledger = second_from(job(), 60)
+    loss = np.r_[np.linspace(1, 0.1, 60), np.linspace(9, 8, 40)]
+    rising = np.r_[np.linspace(0.3, 0.1, 70), np.linspace(1, 9, 30)]
+    norm = np.r_[np.full(60, 0.01), np.full(40, 20.0)]
+    series = [_series(loss), _series(rising, "other_loss"), _series(norm, "grad_norm")]
+    found = conclude(Facts(ledger, series=series))
+    assert [each.sentence.split()[0] for each in found] == ["other_loss"]
+    kinds = [each.kind for each in conclude(Facts(job(), series=series))]
+    assert "EXPLODING_GRADIENT" in kinds
 
 
 def test_a_gradient_that_explodes() -> None:

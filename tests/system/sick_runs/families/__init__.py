@@ -10,9 +10,11 @@ from .healthy import healthy
 from .in_all_units import in_scopes, in_units
 from .in_some_units import in_some_units, on_some_ranks
 from .thresholds import at_thresholds
+from .trainings import trainings
 
 FAMILIES: Final[tuple[Family, ...]] = (
     *in_units(), *in_scopes(), *in_some_units(), *on_some_ranks(), *ends(), *values(), *healthy(),
+    *trainings(),
 )  # fmt: skip
 """All families; none is changed after its first score."""
 AT_THRESHOLDS: Final[tuple[Family, ...]] = at_thresholds()

@@ -28,6 +28,7 @@ class Unit:
     place: int
     """Its place among all units of the rank."""
     number: int
+    training: int
     epoch: int
     in_epoch: int
     """Its place in the epoch, from 0."""
@@ -61,10 +62,10 @@ class Life:
     units: list[Unit]
 
     def epochs(self) -> Iterator[tuple[int, list[Unit]]]:
-        """Yield the epochs with their units."""
+        """Yield the epochs of each training with their units."""
         some: list[Unit] = []
         for unit in self.units:
-            if some and unit.epoch != some[0].epoch:
+            if some and (unit.training, unit.epoch) != (some[0].training, some[0].epoch):
                 yield some[0].epoch, some
                 some = []
             some.append(unit)
@@ -148,9 +149,10 @@ def _units(case: Case, rank: int) -> Iterator[Unit]:
     inside = [name for name in plan.order if not name.startswith("~")]
     units = times.unit_start[rank].tolist(), times.unit_end[rank].tolist()
     epochs, numbers = plan.epochs.tolist(), plan.numbers.tolist()
-    firsts: dict[int, int] = {}
-    for epoch, number in zip(epochs, numbers, strict=True):
-        firsts[epoch] = min(number, firsts.get(epoch, number))
+    training = [0] * plan.units if plan.training is None else plan.training.tolist()
+    firsts: dict[tuple[int, int], int] = {}
+    for *key, number in zip(training, epochs, numbers, strict=True):
+        firsts[*key] = min(number, firsts.get((*key,), number))
     for place in range(count):
         parts = [
             Part(name, starts[name][place], ends[name][place],
@@ -163,6 +165,6 @@ def _units(case: Case, rank: int) -> Iterator[Unit]:
             for name in plan.after
             if ends[name][place] > starts[name][place]
         ]
-        in_epoch = numbers[place] - firsts[epochs[place]]
-        yield Unit(place, numbers[place], epochs[place], in_epoch, units[0][place], units[1][place],
-                   parts, after)  # fmt: skip
+        in_epoch = numbers[place] - firsts[training[place], epochs[place]]
+        yield Unit(place, numbers[place], training[place], epochs[place], in_epoch,
+                   units[0][place], units[1][place], parts, after)  # fmt: skip

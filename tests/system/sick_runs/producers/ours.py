@@ -19,6 +19,8 @@ def record(life: Life, id_: str) -> None:
         of_epoch = session.new_id()
         for unit in units:
             attrs = {"epoch": epoch, "global_step": unit.number, **life.peaks(unit)}
+            if unit.training:
+                attrs["training"] = unit.training
             step = session.scope("step", of_epoch, unit.start, unit.end, index=unit.in_epoch,
                                  attrs=json.dumps(attrs))  # fmt: skip
             for part in unit.parts:
