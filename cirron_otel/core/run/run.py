@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...semconv import CONFIGURATION, CPU_WAIT_NS, DDP_EXPOSED, SESSION
+from ...semconv import CONFIGURATION, SESSION
 from ..analysis.breakdown import STEP, Breakdown
-from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
+from ..analysis.divergence.recorded_steps import read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
 from ..analysis.failures import SessionFailure
@@ -26,24 +26,21 @@ from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
 from .accounts import BY_RULE, AccountNames
-from .figures.breakdowns import RankFold, UnitTimes, unit_times
+from .figures.breakdowns import UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
-from .figures.durations import sum_of
 from .figures.failures import Failures
 from .figures.host_memory import HostMemory, host_memory
 from .figures.ledger import Ledger
-from .figures.ledger_fold import LedgerFold
 from .figures.memory import MemoryFold, MemorySample
-from .figures.outside import OutsideScopes
-from .figures.places import PlacesByAccount, PlacesFold
+from .figures.places import PlacesByAccount
 from .figures.readings import ReadingsFold
-from .figures.series import SeriesFold
-from .figures.slowest import SlowestFold, SlowUnit
-from .figures.timed_marks import TimedFold, TimedValues
-from .figures.trainings import Training, TrainingNamesFold, trainings_of
+from .figures.slowest import SlowUnit
+from .figures.timed_marks import TimedValues
+from .figures.trainings import Training, trainings_of
 from .files import RunFiles
+from .folds import MarkFolds, UnitFolds
 from .recording import Recording
-from .relations import ABSENT, SUMMARY, Block, listed
+from .relations import ABSENT, Block, listed
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
@@ -84,18 +81,13 @@ class Run:
         return sessions
 
     @cached_property
-    def _units(self) -> _UnitFolds:
+    def _units(self) -> UnitFolds:
         """The folds over all units, in one pass."""
-        folds = _UnitFolds(
+        folds = UnitFolds(
             self.recording, self._failures, self._most_slowest, self.epoch_of, self._accounts
         )
         for units, parts in self._unit_blocks():
-            folds.ranks.add(units, parts)
-            folds.ledger.add(units, parts)
-            folds.slowest.add(units, parts)
-            folds.add_device_times(units, parts)
-            folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
-            folds.failures.units.add(units)
+            folds.add(units, parts)
         folds.together = folds.ranks.finish()
         return folds
 
@@ -108,25 +100,12 @@ class Run:
         return Failures(self.recording, self.sessions)
 
     @cached_property
-    def _marks(self) -> SeriesFold:
+    def _marks(self) -> MarkFolds:
         """The folds over all marks, in one pass."""
-        series, failures = SeriesFold(self.recording.texts), self._failures
-        self._owners = DigestOwners(self.recording.texts)
-        self._ddp = TimedFold(self.recording.texts, DDP_EXPOSED)
-        self._cpu_waits = TimedFold(self.recording.texts, CPU_WAIT_NS)
-        self._readings = ReadingsFold(self.recording.texts)
-        self._places = PlacesFold(self.recording.texts)
-        self._names = TrainingNamesFold(self.recording.texts)
+        folds = MarkFolds(self.recording.texts, self._failures)
         for block in self.recording.mark_blocks():
-            series.add(block)
-            failures.losses.add(block)
-            self._owners.add(block)
-            self._ddp.add(block)
-            self._cpu_waits.add(block)
-            self._readings.add(block)
-            self._places.add(block)
-            self._names.add(block)
-        return series
+            folds.add(block)
+        return folds
 
     @cached_property
     def breakdowns(self) -> dict[int | None, Breakdown]:
@@ -139,32 +118,29 @@ class Run:
         units = self._units
         if len(self.recording.sums.ranks) < 2:
             return units.ledger.finish()
-        _ = self._marks  # fills the fold
-        return units.ledger.finish(self._ddp.result())
+        return units.ledger.finish(self._marks.ddp.result())
 
     @cached_property
     def places(self) -> PlacesByAccount:
         """The lines at which the program was in samples, by account."""
-        _ = self._marks  # fills the fold
-        return {} if self.ledger is None else self._places.result(self.ledger, self._accounts)
+        if self.ledger is None:
+            return {}
+        return self._marks.places.result(self.ledger, self._accounts)
 
     @cached_property
     def readings(self) -> ReadingsFold:
         """The readings of the sampler: CPUs, devices and temperatures."""
-        _ = self._marks  # fills the fold
-        return self._readings
+        return self._marks.readings
 
     @cached_property
     def cpu_waits(self) -> Mapping[int | None, TimedValues]:
         """The times for which each rank waited for a CPU, ns: since the mark ahead of each one."""
-        _ = self._marks  # fills the fold
-        return self._cpu_waits.result()
+        return self._marks.cpu_waits.result()
 
     @cached_property
     def trainings(self) -> list[Training]:
         """The trainings in the order of their numbers; none if there is only one."""
-        _ = self._marks  # fills the fold
-        return trainings_of(self.ledger, self._names)
+        return trainings_of(self.ledger, self._marks.names)
 
     @cached_property
     def together(self) -> Breakdown:
@@ -195,14 +171,14 @@ class Run:
         `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the
         series, or None to skip it.
         """
-        return self._marks.points(wanted, limit)
+        return self._marks.series.points(wanted, limit)
 
     def mark_values(self) -> Iterator[tuple[str, int | None, bool, np.ndarray, np.ndarray]]:
         """Yield the first 1,000 series of marks: name, rank, is_eval, values (float64), times.
 
         Unlike `mark_points`, they have all values, and those that are not finite.
         """
-        return self._marks.values()
+        return self._marks.series.values()
 
     @cached_property
     def ranks(self) -> list[RankReport]:
@@ -259,7 +235,7 @@ class Run:
     @cached_property
     def marks(self) -> tuple[list[MarkSeries], int]:
         """The first 1,000 series of marks, by name and rank, and how many more there are."""
-        return self._marks.result()
+        return self._marks.series.result()
 
     @cached_property
     def gpu(self) -> list[GpuTime]:
@@ -375,8 +351,7 @@ class Run:
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
         reader = self._files.batches
-        _ = self._marks  # finds the owners of digests
-        owners = self._owners.result()
+        owners = self._marks.owners.result()
         if not len(owners) or not isinstance(reader, SpoolReader):
             return None
         steps, layouts = read_steps(self.recording, owners, reader, self.epoch_of)
@@ -411,41 +386,6 @@ class Run:
                     name, number = shown(each.get("name")), shown(each.get("index"))
                     found.setdefault(id_, (parent, name, number))
         return found
-
-
-class _UnitFolds:
-    """The folds over units and their parts that all reports need."""
-
-    def __init__(
-        self,
-        recording: Recording,
-        failures: Failures,
-        slowest: int,
-        epoch_of: Callable[[str | None], str | None],
-        accounts: AccountNames,
-    ) -> None:
-        texts = recording.texts
-        parents = {parent for parent, _ in recording.extents}
-        self.ledger = LedgerFold(
-            texts, recording.sums.ranks, OutsideScopes(recording.tree, parents, texts, accounts),
-            lambda token: epoch_of(texts.text(token)), accounts,
-        )  # fmt: skip
-        self.ranks = RankFold(recording.texts)
-        self.together: Breakdown
-        self.slowest = SlowestFold(recording.texts, slowest)
-        self.summarised = 0
-        self.device_ns: int | None = None
-        self.failures = failures
-
-    def add_device_times(self, units: Block, parts: Block) -> None:
-        """Add the device time of the units' parts, or of a unit whose parts have none."""
-        of_parts = np.maximum(parts["gpu_ns"][parts["gpu_ns"] != ABSENT], 0)
-        timed = np.repeat(np.arange(len(units["ns"])), units["parts"])[parts["gpu_ns"] != ABSENT]
-        is_own = units["gpu_ns"] != ABSENT
-        is_own[timed] = False
-        if len(of_parts) or is_own.any():
-            own = np.maximum(units["gpu_ns"][is_own], 0)
-            self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
 
 
 def _order(rank: int | None) -> tuple[bool, int]:
