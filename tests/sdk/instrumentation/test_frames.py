@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import ROOT, environment
 
 from .torch.programs import attributed
@@ -52,8 +53,12 @@ def test_python_attributes_the_same_to_each_frame(way: str, untraced: str, tmp_p
         "keras",
     ],
 )
-def test_no_frame_of_a_hook_is_visible_from_a_replaced_attribute(modules: str) -> None:
+def test_no_frame_of_a_hook_is_visible_from_a_replaced_attribute(
+    modules: str, scripts: ForkedScripts
+) -> None:
     program = "tests.sdk.instrumentation.probed_attributes"
-    found = json.loads(_output(sys.executable, "-m", program, *modules.split()))
+    done = scripts.module(program, *modules.split(), env={"KERAS_BACKEND": "torch"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
     assert found["called"] > 60
     assert (found["different"], found["missed"]) == ([], [])
