@@ -11,7 +11,7 @@ import pytest
 from .forked_scripts import ForkedScripts
 from .sessions.processes import environment
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 PROGRAM = """
 import sys
 main = sys.modules["__main__"]
