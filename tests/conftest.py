@@ -6,12 +6,16 @@ determines the marker `torch`. The tests that tests/slow.txt lists get `slow`.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib.util
+import itertools
 import os
+import re
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -202,6 +206,26 @@ def _deselect_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections, which would take a fifth of the time of the imports."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which the oldest torch runs without
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the scheduler of `--dist loadgroup`; pytest-xdist has the others."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from .kit.scheduling import GroupScheduling
+
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_finish() -> None:
     """Exclude the modules and the tests, about 900,000 objects, from garbage collection.
 
@@ -255,6 +279,23 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     if span.get_span_context().is_valid:
         context.attach(context.Context())
         pytest.fail(f"{item.nodeid} leaves the span {span} current", pytrace=False)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new directory for one test, with the name that pytest's own fixture gives it.
+
+    Pytest finds the number of the name by reading the directories of all earlier tests.
+    """
+    prefix = re.sub(r"\W", "_", request.node.name)[:30]
+    while True:
+        path = tmp_path_factory.getbasetemp() / f"{prefix}{next(_numbers[prefix])}"
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path
+
+
+_numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,25 @@
 """Scripts that run in forks of one interpreter, which has imported torch already.
 
-A fork runs a script as `python SCRIPT ARGUMENT...` does: an uncaught error and the end of the
-interpreter are Python's own. Only the import of torch, which takes seconds, is shared. The
-interpreter never sets torch's number of threads, so that no fork inherits a pool of threads, which
-would have to be replaced there (see `use_one_thread` of tests/system/frameworks).
+A fork runs a script as `python SCRIPT ARGUMENT...` does, or a module as `python -m MODULE
+ARGUMENT...` does: an uncaught error and the end of the interpreter are Python's own. Only the
+import of torch, which takes seconds, is shared. The interpreter never sets torch's number of
+threads, so that no fork inherits a pool of threads, which would have to be replaced there (see
+`use_one_thread` of tests/system/frameworks).
 """
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +30,11 @@ from .sessions.processes import ROOT, environment
 _VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _IMPORTED = ("torch", "torch._dynamo", "torch.utils.data", "opentelemetry.sdk.trace")
 """Every optimizer imports `torch._dynamo`. The scripts import cirron_otel themselves."""
+_LEAKED = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", re.MULTILINE | re.DOTALL)
+"""Triton's message at the end of a fork, which does not free the objects that `serve` has frozen.
+
+Freeing them takes a second, most of it for copies of their pages.
+"""
 
 
 class ForkedScripts(ProgramServer):
@@ -45,17 +52,28 @@ class ForkedScripts(ProgramServer):
 
         Its directory is the checkout's by default.
         """
-        words = [str(path), *map(str, arguments)]
+        return self._run([str(path), *map(str, arguments)], env, cwd)
+
+    def module(
+        self, name: str, *arguments: object, env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Run a module, as `script` runs a script."""
+        return self._run(["-m", name, *map(str, arguments)], env, cwd)
+
+    def _run(
+        self, words: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None
+    ) -> subprocess.CompletedProcess[str]:
         variables = environment(**{**_VARIABLES, **(env or {})})
         with tempfile.TemporaryDirectory() as folder:
             outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-            request: dict[str, Any] = {"words": words, "environment": variables}
+            request: dict[str, Any] = {"words": [*words], "environment": variables}
             request |= {"outputs": [*map(str, outputs)], "cwd": str(cwd or ROOT)}
             statuses = self._ask(request)
             if not statuses:
                 raise ProgramError("the interpreter has ended")
             out, err = (each.read_text() for each in outputs)
-        return subprocess.CompletedProcess(words, statuses[0], out, err)
+        return subprocess.CompletedProcess(words, statuses[0], out, _LEAKED.sub("", err))
 
     def text(
         self, source: str, folder: Path, *arguments: object, env: Mapping[str, str] | None = None,
@@ -91,34 +109,47 @@ def _answer(request: dict[str, Any]) -> list[int]:
 
 
 def _prepared(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Make this process like a new one that runs a script; return its code and its globals."""
+    """Make this process like a new one that runs the words; return its code and its globals."""
     for stream, path in enumerate((os.devnull, *request["outputs"])):
         flags = os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(path, flags, 0o600), stream)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
-    script = request["words"][0]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    script, *arguments = request["words"]
+    if script == "-m":
+        return _module(main, *arguments)
     sys.argv = request["words"]
     sys.path[0] = str(Path(script).parent)
-    main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = script
     return compile(Path(script).read_text(), script, "exec"), vars(main)
 
 
-def main() -> dict[str, Any] | None:
-    """Serve until the end of the input; in a fork, return the request."""
+def _module(main: ModuleType, name: str, *arguments: str) -> tuple[Any, dict[str, Any]]:
+    """Make `main` the `__main__` of `python -m name`; return its code and its globals."""
+    sys.path[0] = str(Path.cwd())
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    loader: Any = spec.loader
+    main.__spec__, main.__loader__ = spec, loader
+    main.__package__, main.__file__, main.__cached__ = spec.parent, spec.origin, spec.cached
+    sys.argv = [str(spec.origin), *arguments]
+    return loader.get_code(name), vars(main)
+
+
+def main() -> dict[str, Any]:
+    """Serve until the end of the input, and end; in a fork, return the request."""
+    gc.disable()  # collections take a fifth of the time of these imports
     for name in _IMPORTED:
         importlib.import_module(name)
-    atexit.register(gc.unfreeze)  # the end of the interpreter frees what `serve` has frozen
+    gc.enable()
     try:
         serve(_answer)
     except _InFork as fork:
         return fork.request
-    return None
+    os._exit(0)  # the end of the interpreter takes a second
 
 
 if __name__ == "__main__":
-    asked = main()
-    if asked is not None:
-        exec(*_prepared(asked))
+    exec(*_prepared(main()))

@@ -122,11 +122,14 @@ def test_a_caught_error_is_on_its_phase_and_training_goes_on(
     assert len(bundles(directory)) == len(nodes)
 
 
-def test_a_retry_with_half_the_batch_has_as_much_memory_as_without_us(tmp_path: Path) -> None:
+def test_a_retry_with_half_the_batch_has_as_much_memory_as_without_us(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     told = {}
     for mode in ("plain", "traced"):
-        done = run("retry", tmp_path, mode)
+        variables = {"CIRRON_QUIET": "true"}
+        done = scripts.script(PROGRAMS / "retry.py", tmp_path, mode, env=variables)
         assert done.returncode == 0, done.stderr
         told[mode] = json.loads(done.stdout)
     for mode, each in told.items():

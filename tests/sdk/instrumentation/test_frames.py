@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import ROOT, environment
 
 from .torch.programs import attributed
@@ -18,29 +19,45 @@ PROGRAM = Path(attributed.__file__)
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
+KERAS = {"KERAS_BACKEND": "torch"}
+
+
 def _output(*command: object) -> str:
     done = subprocess.run(
-        [str(each) for each in command], cwd=ROOT, env=environment(KERAS_BACKEND="torch"),
+        [str(each) for each in command], cwd=ROOT, env=environment(**KERAS),
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
+def _forked(scripts: ForkedScripts, *arguments: object) -> str:
+    done = scripts.script(PROGRAM, *arguments, env=KERAS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def untraced() -> str:
-    return _output(sys.executable, PROGRAM)
+def untraced(scripts: ForkedScripts) -> str:
+    return _forked(scripts)
 
 
-@pytest.mark.parametrize("way", ["profile", "digest", "run"])
-def test_python_attributes_the_same_to_each_frame(way: str, untraced: str, tmp_path: Path) -> None:
-    arguments = [sys.executable, PROGRAM]
-    if way == "run":
-        traced = _output(COMMAND, "run", "--output", tmp_path, "--", *arguments)
-    else:
-        traced = _output(*arguments, "traced", tmp_path, way)
+def _changes(untraced: str, traced: str) -> str:
     changes = difflib.unified_diff(untraced.splitlines(), traced.splitlines(), n=0, lineterm="")
-    assert "\n".join(changes) == ""
+    return "\n".join(changes)
+
+
+@pytest.mark.parametrize("way", ["profile", "digest"])
+def test_python_attributes_the_same_to_each_frame(
+    way: str, scripts: ForkedScripts, untraced: str, tmp_path: Path
+) -> None:
+    assert _changes(untraced, _forked(scripts, "traced", tmp_path, way)) == ""
+
+
+def test_python_attributes_the_same_to_each_frame_below_run(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAM)
+    traced = _output(COMMAND, "run", "--output", tmp_path, "--", *program)
+    assert _changes(_output(*program), traced) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,8 +69,12 @@ def test_python_attributes_the_same_to_each_frame(way: str, untraced: str, tmp_p
         "keras",
     ],
 )
-def test_no_frame_of_a_hook_is_visible_from_a_replaced_attribute(modules: str) -> None:
+def test_no_frame_of_a_hook_is_visible_from_a_replaced_attribute(
+    modules: str, scripts: ForkedScripts
+) -> None:
     program = "tests.sdk.instrumentation.probed_attributes"
-    found = json.loads(_output(sys.executable, "-m", program, *modules.split()))
+    done = scripts.module(program, *modules.split(), env=KERAS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
     assert found["called"] > 60
     assert (found["different"], found["missed"]) == ([], [])

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cirron_otel as ci
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import ROOT, environment
 from tests.kit.sessions.spool_trees import read_spool
 
@@ -105,20 +106,28 @@ def names_in(module: str) -> list[str]:
     return re.findall(r"^@check\ndef (\w+)", source, re.MULTILINE)
 
 
-def outcomes(module: str, python: str | Path = sys.executable, **more: str) -> dict[str, str]:
-    """Run the checks of a module of this package with an interpreter; return their tracebacks."""
-    done = subprocess.run(
-        [str(python), "-m", f"tests.system.frameworks.{module}"],
-        cwd=ROOT,
-        env=environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", **more),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def outcomes(module: str, python: Path | ForkedScripts, **more: str) -> dict[str, str]:
+    """Run the checks of a module of this package, and return their tracebacks."""
+    name = f"tests.system.frameworks.{module}"
+    variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", **more}
+    done = module_run(python, name, **variables)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def module_run(
+    python: Path | ForkedScripts, name: str, *arguments: object, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a module with an interpreter, or in a fork of one; it must succeed."""
+    if isinstance(python, ForkedScripts):
+        done = python.module(name, *arguments, env=variables)
+    else:
+        done = subprocess.run(
+            [str(python), "-m", name, *map(str, arguments)], cwd=ROOT, timeout=600, check=False,
+            env=environment(**variables), capture_output=True, text=True,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 # --- for the checks ---------------------------------------------------------------------------

@@ -9,17 +9,15 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 
 from . import use_one_thread
-from .checking import import_session
+from .checking import import_session, module_run
 
 Check = Callable[[Path], list[str]]
 
@@ -59,20 +57,12 @@ def run_all(checks: Sequence[Check], directory: Path) -> None:
 
 
 def faults_of(
-    module: str, directory: Path, *arguments: str, python: Path | None = None
+    module: str, directory: Path, *arguments: str, python: Path | ForkedScripts
 ) -> dict[str, list[str]]:
     """Run a module of checks in a process, and return the faults by the checks' names."""
-    command = [str(python or sys.executable), "-m", f"tests.system.frameworks.{module}"]
-    done = subprocess.run(
-        [*command, str(directory), *arguments],
-        cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    name = f"tests.system.frameworks.{module}"
+    done = module_run(python, name, directory, *arguments, **variables)
     found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

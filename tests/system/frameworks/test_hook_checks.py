@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
+
 from .checking import names_in, outcomes
 
 CHECKS = "hook_checks"
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, str]:
-    return outcomes(CHECKS)
+def results(scripts: ForkedScripts) -> dict[str, str]:
+    return outcomes(CHECKS, scripts)
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
+
 from .forked_checks import faults_of, names_of
 from .workers import python_of
 
@@ -12,9 +14,11 @@ ON_TORCH = names_of("keras_checks", "check_on_torch")
 
 
 @pytest.fixture(scope="module")
-def on_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def on_torch(
+    scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
     """The faults that each check found; they run in one process, which imports Keras once."""
-    return faults_of("keras_checks", tmp_path_factory.mktemp("torch"), "torch")
+    return faults_of("keras_checks", tmp_path_factory.mktemp("torch"), "torch", python=scripts)
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
+
 from .forked_checks import faults_of, names_of
 
 CHECKS = names_of("lightning_checks")
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def faults(
+    scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
     """The faults that each check found; they run in one process, which imports Lightning once."""
-    return faults_of("lightning_checks", tmp_path_factory.mktemp("checks"))
+    return faults_of("lightning_checks", tmp_path_factory.mktemp("checks"), python=scripts)
 
 
 @pytest.mark.parametrize("name", CHECKS)

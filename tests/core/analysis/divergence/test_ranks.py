@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.core.importers.dgrr.traces import command
+from tests.kit.forked_scripts import ForkedScripts
 from tests.sdk.snapshots.digests.reading import Digest, digests
 
-from .processes import run
 from .test_diff import diff
 
 pytestmark = pytest.mark.torch
+PROGRAM = "tests.core.analysis.divergence.programs.ranks"
 STEPS, AT = 30, 14
 RUNS = (
     "ddp-untraced", "ddp-none", "ddp-batch", "ddp-early", "ddp-weight", "ddp-initial",
@@ -25,10 +26,12 @@ RUNS = (
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of both ranks, by the kind of the training and the fault of rank 1."""
     folder = tmp_path_factory.mktemp("ranks")
-    run("ranks", folder, *RUNS)
+    done = scripts.module(PROGRAM, folder, *RUNS)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     return folder
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cirron_otel.tools.cli.main import run as run_command
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 
 pytestmark = pytest.mark.torch
 PROGRAM = "tests.core.analysis.verdicts.programs.slowed"
@@ -34,15 +32,11 @@ BUSY = {"HIGH_CPU"}
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def jobs(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of all cases, which one pair of processes trains in turn."""
     directory = tmp_path_factory.mktemp("jobs")
     cases = [*CASES, "healthy", "scope", "outside", "non_finite", "backward_straggler"]
-    done = subprocess.run(
-        [sys.executable, "-m", PROGRAM, str(directory), *cases],
-        cwd=ROOT, env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    done = scripts.module(PROGRAM, directory, *cases)
     assert done.returncode == 0, done.stderr[-3000:]
     return directory
 

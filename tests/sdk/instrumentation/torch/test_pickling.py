@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import cirron_otel as ci
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import ROOT, environment
 
 from . import trees
@@ -288,6 +289,7 @@ def test_torch_imported_later_is_hooked_and_comes_back_too(tmp_path: Path) -> No
 
 _LOADER = """
 import sys
+from pathlib import Path
 import cloudpickle
 from torch.utils.data import DataLoader
 
@@ -300,24 +302,28 @@ if __name__ == "__main__":
     ci.profile(output_dir=sys.argv[1], quiet=True)
     data = cloudpickle.dumps(Own([1, 2, 3], 2))
     ci.shutdown()
-    sys.stdout.buffer.write(data)
+    Path("sent").write_bytes(data)
 """
-_LOADED = "import pickle, sys; print([len(each) for each in pickle.load(sys.stdin.buffer)])"
+_LOADED = """
+import pickle, sys
+from pathlib import Path
+assert not any(name.startswith("cirron_otel") for name in sys.modules)
+print([len(each) for each in pickle.loads(Path("sent").read_bytes())])
+"""
 
 
-def test_a_loader_whose_class_was_sent_by_value_loads_without_us(tmp_path: Path) -> None:
+def test_a_loader_whose_class_was_sent_by_value_loads_without_us(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
     """As Ray, loky and submitit send the classes of `__main__`."""
-    program = tmp_path / "program.py"
-    program.write_text(_LOADER)
-    words = [sys.executable, str(program), str(tmp_path / "out")]
-    sent = subprocess.run(words, env=environment(), capture_output=True, check=True).stdout
-    words = [sys.executable, "-c", _LOADED]
-    done = subprocess.run(words, env=environment(), input=sent, capture_output=True, check=False)
-    assert (done.returncode, done.stdout.decode().strip()) == (0, "[2, 1]"), done.stderr
+    scripts.text(_LOADER, tmp_path, tmp_path / "out")
+    done = scripts.text(_LOADED, tmp_path)
+    assert done.stdout.strip() == "[2, 1]"
 
 
 _OPTIMIZER = """
 import sys
+from pathlib import Path
 import cloudpickle
 import torch
 
@@ -334,11 +340,13 @@ if __name__ == "__main__":
     optimizer.step()
     data = cloudpickle.dumps(optimizer)
     ci.shutdown()
-    sys.stdout.buffer.write(data)
+    Path("sent").write_bytes(data)
 """
 _STEPPED = """
 import pickle, sys
-optimizer = pickle.load(sys.stdin.buffer)
+from pathlib import Path
+assert not any(name.startswith("cirron_otel") for name in sys.modules)
+optimizer = pickle.loads(Path("sent").read_bytes())
 (weight,) = optimizer.param_groups[0]["params"]
 weight.sum().backward()
 optimizer.step()
@@ -346,12 +354,10 @@ print(weight.item())
 """
 
 
-def test_an_optimizer_whose_class_was_sent_by_value_steps_without_us(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(_OPTIMIZER)
-    words = [sys.executable, str(program), str(tmp_path / "out")]
-    sent = subprocess.run(words, env=environment(), capture_output=True, check=True).stdout
-    words = [sys.executable, "-c", _STEPPED]
-    done = subprocess.run(words, env=environment(), input=sent, capture_output=True, check=False)
+def test_an_optimizer_whose_class_was_sent_by_value_steps_without_us(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    scripts.text(_OPTIMIZER, tmp_path, tmp_path / "out")
+    done = scripts.text(_STEPPED, tmp_path)
     # The gradient is not pickled: only the first step has changed the weight.
-    assert (done.returncode, done.stdout.decode().strip()) == (0, "0.0"), done.stderr
+    assert done.stdout.strip() == "0.0"

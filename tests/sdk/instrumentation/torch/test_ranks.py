@@ -51,7 +51,7 @@ def test_spawned_processes_have_their_ranks(
     if moment == "before":
         name, done = SCRIPT.stem, scripts.script(SCRIPT, moment, tmp_path)
     else:
-        name, done = MODULE, ran(*PROGRAM, moment, str(tmp_path))
+        name, done = MODULE, scripts.module(MODULE, moment, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     spool = read_spool(tmp_path)
     trained = [each for each in spool.sessions if "worker" not in each.record["attrs"]]
@@ -67,9 +67,11 @@ def test_spawned_processes_have_their_ranks(
     assert {each["cirron.world_size"] for each in resources if "cirron.world_size" in each} >= {2}
 
 
-def test_spawned_processes_without_a_process_group_are_numbered(tmp_path: Path) -> None:
+def test_spawned_processes_without_a_process_group_are_numbered(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
     """The rank is the index that `spawn` passes to the function, also in the workers."""
-    done = ran(*PROGRAM, "alone", str(tmp_path))
+    done = scripts.module(MODULE, "alone", tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     sessions = read_spool(tmp_path).sessions
     ranks = {each.record["attrs"].get("worker"): set() for each in sessions}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,24 +14,26 @@ import torch
 
 import cirron_otel as ci
 from cirron_otel.semconv import OVERHEAD_NS
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import Spool, read_spool
 
 PROGRAM = "tests.sdk.instrumentation.torch.programs.threads_without_loader"
 PHASES = ("forward", "zero_grad", "backward", "optimizer_step")
 
 
-def run(directory: Path, threads: int, steps: int) -> Spool:
+def run(scripts: ForkedScripts, directory: Path, threads: int, steps: int) -> Spool:
     """Run the program in a process, and return its spool."""
-    command = [sys.executable, "-m", PROGRAM, str(directory), str(threads), str(steps)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = scripts.module(PROGRAM, directory, threads, steps)
     assert done.returncode == 0, done.stderr[-2000:]
     return read_spool(directory)
 
 
-def test_threads_with_a_model_each_have_their_own_steps(tmp_path: Path) -> None:
+def test_threads_with_a_model_each_have_their_own_steps(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
     """Reading a gradient that another thread replaces crashes the process."""
     threads, steps = 4, 400
-    spool = run(tmp_path, threads, steps)
+    spool = run(scripts, tmp_path, threads, steps)
     names = Counter(span["name"] for span in spool.spans)
     assert spool.lost == []
     for name in ("step", *PHASES):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
+from tests.kit.sessions.processes import ROOT
 
 from .programs.with_and_without import USES
 
@@ -22,18 +21,13 @@ pytestmark = pytest.mark.xdist_group("torch with and without")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def results(
+    scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of every use in a process without tracing, and in one with it."""
     folder = tmp_path_factory.mktemp("spool")
-    variables = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(folder), *more], cwd=ROOT, env=variables,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )
-        for more in ((), ("traced",))
-    ]  # fmt: skip
-    bare, traced = (json.loads(each.communicate(timeout=600)[0]) for each in processes)
+    done = [scripts.module(PROGRAM, folder, *more) for more in ((), ("traced",))]
+    bare, traced = (json.loads(each.stdout) for each in done)
     assert traced["errors"] == {}
     return bare["results"], traced["results"]
 
