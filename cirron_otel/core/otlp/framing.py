@@ -56,10 +56,10 @@ class Lines:
         return self._number, b"".join(parts)
 
     def indented(self, max_bytes: int) -> bytes | None:
-        """Return the next lines that are empty, or start with a space or a tab, with their newlines.
+        """Return the next lines that are empty or start with a space or a tab, with their newlines.
 
-        The text is searched for the line after them, which is much faster than taking line by line.
-        None if they have more than `max_bytes` bytes.
+        Return None if they have more than `max_bytes` bytes. One search for the line after them is
+        much faster than a look at each line.
         """
         self._drop_rest()
         parts, size, is_at_start = list[bytes](), 0, True

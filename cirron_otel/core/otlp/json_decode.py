@@ -35,6 +35,8 @@ from .json_scalars import (
 MAX_PROTOBUF_DEPTH = 100
 """The maximum nesting below the outermost message that protobuf parsers accept."""
 
+_INT64_DIGITS = 19
+"""A positive integer with fewer digits than this fits in an int64."""
 _MAX_UNKNOWN = 100
 _EMPTY: tuple[Any, ...] = (None, [], {})
 _NO_TELEMETRY = {("TracesData", "partialSuccess"), ("TracesData", "partial_success")}
@@ -233,15 +235,25 @@ def _add_any_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
-    """Read one attribute, with a shortcut for the usual one: only a key, and a value."""
+    """Read one attribute, with shortcuts for the usual ones: only a key, and a value."""
     if type(item) is dict and len(item) == 2 and depth < MAX_PROTOBUF_DEPTH:
         key, value = item.get("key"), item.get("value")
         if type(key) is str and type(value) is dict:
             target = container.add()
             target.key = key  # faster than as an argument
-            if len(value) == 1 and type(text := value.get("stringValue")) is str:
-                target.value.string_value = text
-                return
+            if len(value) == 1:
+                if type(text := value.get("stringValue")) is str:
+                    target.value.string_value = text
+                    return
+                text = value.get("intValue")
+                if (
+                    type(text) is str
+                    and len(text) < _INT64_DIGITS
+                    and text.isascii()
+                    and text.isdigit()
+                ):
+                    target.value.int_value = int(text)
+                    return
             try:
                 any_value(target.value, value, depth + 1, unknown)
             except Bad as bad:
