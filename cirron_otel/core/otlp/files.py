@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ...errors import InputError, TargetError
 from .compression import chunks, collector_hint, compression_of_data, compressor, with_head
 from .formats import Compression, Encoding, Format
-from .framing import StreamError, lines, messages
+from .framing import Lines, StreamError, messages
 from .json_codec import json_losses
 from .json_decode import traces_from_value
 from .json_documents import DocumentLines
@@ -155,7 +155,7 @@ def _read_json(
 ) -> Iterator[Message]:
     head, pieces = with_head(pieces, HEAD)
     check_json_head(head)
-    numbered = DocumentLines(lines(pieces, max_bytes), max_bytes)
+    numbered = DocumentLines(Lines(pieces, max_bytes), max_bytes)
     first = True
     for number, line in numbered:
         try:

@@ -35,6 +35,8 @@ from .json_scalars import (
 MAX_PROTOBUF_DEPTH = 100
 """The maximum nesting below the outermost message that protobuf parsers accept."""
 
+_INT64_DIGITS = 19
+"""A positive integer with fewer digits than this fits in an int64."""
 _MAX_UNKNOWN = 100
 _EMPTY: tuple[Any, ...] = (None, [], {})
 _NO_TELEMETRY = {("TracesData", "partialSuccess"), ("TracesData", "partial_success")}
@@ -137,29 +139,29 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
     if type(value) is not dict:
         raise Bad(f"expected an object ({kind.name}), found {shown(value)}")
     scalars: dict[str, Any] = {}
-    others: list[tuple[str, str, Fill]] = []
-    convert_of, scalar_count = kind.scalars, 0
+    others: dict[str, tuple[str, Fill]] = {}
+    scalar_of, other_of, count = kind.scalars, kind.others, 0
     for key, item in value.items():
-        if item is None and (key in convert_of or key in kind.others):
-            continue
-        if key in convert_of:
-            name, convert = convert_of[key]
+        if (scalar := scalar_of.get(key)) is not None:
+            if item is None:
+                continue
+            name, convert = scalar
             try:
                 scalars[name] = convert(item)
             except Bad as bad:
                 bad.path.append("." + key)
                 raise
-            scalar_count += 1
-        elif key in kind.others:
-            others.append((key, *kind.others[key]))
-        else:
+            count += 1
+        elif key not in other_of:
             unknown.add(kind.name, key, item)
-    if len(scalars) != scalar_count or (
-        len(others) > 1 and len({name for _, name, _ in others}) != len(others)
-    ):
+        elif item is not None:
+            name, fill = other_of[key]
+            others[name] = key, fill
+            count += 1
+    if len(scalars) + len(others) != count:
         raise _given_twice(kind, value)
     message = create(**scalars)
-    for key, name, fill in others:
+    for name, (key, fill) in others.items():
         try:
             fill(getattr(message, name), value[key], depth + 1, unknown)
         except Bad as bad:
@@ -233,12 +235,27 @@ def _add_any_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
-    """Read one attribute, with a shortcut for the usual case: only a key and a value."""
+    """Read one attribute, with shortcuts for the usual ones: only a key, and a value."""
     if type(item) is dict and len(item) == 2 and depth < MAX_PROTOBUF_DEPTH:
         key, value = item.get("key"), item.get("value")
-        if type(key) is str and value is not None:
+        if type(key) is str and type(value) is dict:
+            target = container.add()
+            target.key = key  # faster than as an argument
+            if len(value) == 1:
+                if type(text := value.get("stringValue")) is str:
+                    target.value.string_value = text
+                    return
+                text = value.get("intValue")
+                if (
+                    type(text) is str
+                    and len(text) < _INT64_DIGITS
+                    and text.isascii()
+                    and text.isdigit()
+                ):
+                    target.value.int_value = int(text)
+                    return
             try:
-                any_value(container.add(key=key).value, value, depth + 1, unknown)
+                any_value(target.value, value, depth + 1, unknown)
             except Bad as bad:
                 bad.path.append(".value")
                 raise

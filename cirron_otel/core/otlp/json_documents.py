@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from .framing import StreamError
+from .framing import Lines, StreamError
 
 Line = tuple[int, bytes | None]
 """The number of a line, from 1, and its text; None if it is too long."""
@@ -28,15 +28,15 @@ _ANOTHER = re.compile(rb"\s*\{")
 class DocumentLines:
     """The lines of a stream; `document` finds the document that starts in a line."""
 
-    def __init__(self, numbered: Iterator[Line], max_bytes: int) -> None:
-        """Read `numbered`; a document may have at most `max_bytes` bytes."""
-        self._numbered, self._max_bytes = numbered, max_bytes
+    def __init__(self, lines: Lines, max_bytes: int) -> None:
+        """Read `lines`; a document may have at most `max_bytes` bytes."""
+        self._lines, self._max_bytes = lines, max_bytes
         self._waiting: deque[Line] = deque()
 
     def __iter__(self) -> Iterator[Line]:
         """Yield each line, or the rest of a line after a document."""
         while True:
-            line = self._waiting.popleft() if self._waiting else next(self._numbered, None)
+            line = self._waiting.popleft() if self._waiting else next(self._lines, None)
             if line is None:
                 return
             yield line
@@ -44,7 +44,7 @@ class DocumentLines:
     def _following(self) -> Iterator[Line]:
         """Return the next lines; the caller takes no more of them once it has put one back."""
         waiting = iter(lambda: self._waiting.popleft() if self._waiting else None, None)
-        return itertools.chain(waiting, self._numbered)
+        return itertools.chain(waiting, self._lines)
 
     def document(self, number: int, text: bytes) -> bytes | None:
         """Return another text to parse in place of `text`, which is not a document; None if none.
@@ -81,10 +81,7 @@ class DocumentLines:
         open_brackets: int | None = depth
         for number, line in self._following():
             if line is None or len(whole) + len(line) >= self._max_bytes:
-                raise StreamError(
-                    f"one document longer than the limit of {self._max_bytes} bytes:"
-                    " write one TracesData per line"
-                )
+                raise self._too_long()
             if line[:1] in _INDENT:
                 if not second_line and len(whole) == len(text):
                     is_indented = is_fast = True
@@ -99,8 +96,12 @@ class DocumentLines:
                 break
             whole += b"\n"
             whole += line
-            if is_fast or open_brackets is None:
-                continue  # not the end, or damaged: find the next document
+            if is_fast:
+                if not self._waiting:
+                    self._add_indented(whole)
+                continue
+            if open_brackets is None:
+                continue  # damaged: find the next document
             open_brackets, end = _scan(line, open_brackets)
             if end is not None:
                 if rest := line[end:].strip():
@@ -108,6 +109,21 @@ class DocumentLines:
                     del whole[end - len(line) :]
                 break
         return bytes(whole) if len(whole) > len(text) else None
+
+    def _add_indented(self, document: bytearray) -> None:
+        """Add the next lines that are indented to `document`."""
+        indented = self._lines.indented(self._max_bytes - len(document))
+        if indented is None:
+            raise self._too_long()
+        if indented:
+            document += b"\n"
+            document += indented.removesuffix(b"\n")
+
+    def _too_long(self) -> StreamError:
+        return StreamError(
+            f"one document longer than the limit of {self._max_bytes} bytes:"
+            " write one TracesData per line"
+        )
 
 
 def _documents(text: bytes) -> list[bytes]:

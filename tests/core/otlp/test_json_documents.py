@@ -14,7 +14,7 @@ from cirron_otel.core.otlp.json_codec import traces_to_json
 from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
-from .streams import JSON, line, names, read_until_error, traces
+from .streams import JSON, Dripping, buffered, line, names, read_until_error, traces
 
 LAYOUTS = {
     "compact": lambda value: json.dumps(value, separators=(",", ":")),
@@ -34,11 +34,12 @@ def named(name: str) -> dict[str, object]:
     return value
 
 
-def read(text: str) -> tuple[list[str], list[tuple[int, str]]]:
-    """Return the names of the spans that are read, and the problems."""
+def read(text: str, step: int = 1 << 20) -> tuple[list[str], list[tuple[int, str]]]:
+    """Return the names of the spans, and the problems; the text arrives `step` bytes at a time."""
     problems: list[tuple[int, str]] = []
+    stream = buffered(Dripping(text.encode(), step), step)
     found, error = read_until_error(
-        text.encode(), JSON, on_error=lambda *problem: problems.append(problem)
+        stream, JSON, on_error=lambda *problem: problems.append(problem)
     )
     assert error == ""
     return names(found), problems
@@ -55,11 +56,14 @@ HOSTILE = ["a", '}{"[', "\\", '{"resourceSpans":[', "]}]}]}]}", "é\n{", '\\\\"}
         ),
         min_size=1,
         max_size=6,
-    )
+    ),
+    st.sampled_from([1, 2, 7, 64, 1 << 20]),
 )
-def test_documents_in_any_layout_are_read_in_order(parts: list[tuple[str, str, str]]) -> None:
+def test_documents_in_any_layout_are_read_in_order(
+    parts: list[tuple[str, str, str]], step: int
+) -> None:
     text = "".join(LAYOUTS[layout](named(name)) + gap for name, layout, gap in parts)
-    assert read(text) == ([f"{name}0" for name, _, _ in parts], [])
+    assert read(text, step) == ([f"{name}0" for name, _, _ in parts], [])
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -87,14 +91,16 @@ def test_the_position_of_a_document_is_its_first_line() -> None:
     assert [each.size for each in found] == [len(pretty)] * 3 + [len(line("b")) - 1]
 
 
-@pytest.mark.parametrize("layout", ["indented by 2", "indented by a tab"])
-def test_a_damaged_document_costs_no_other_one(layout: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "step"), [("indented by 2", 1 << 20), ("indented by a tab", 50)]
+)
+def test_a_damaged_document_costs_no_other_one(layout: str, step: int) -> None:
     documents = [LAYOUTS[layout](named(name)) for name in "abc"]
     middle = documents[1].split("\n")
     for cut in range(1, len(middle)):
         for damaged in (middle[:cut], [*middle[:cut], ' "never ends', *middle[cut:]]):
             text = "\n".join([documents[0], *damaged, documents[2], ""])
-            found, problems = read(text)
+            found, problems = read(text, step)
             assert found == ["a0", "c0"], text
             (problem,) = problems
             assert problem[0] == documents[0].count("\n") + 2
@@ -133,3 +139,17 @@ def test_a_document_is_scanned_once_whatever_its_indentation() -> None:
 def test_text_after_a_document_is_refused(text: str) -> None:
     found, problems = read(text)
     assert (found, len(problems)) == ([], 1)
+
+
+@pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"compact"}))
+@pytest.mark.parametrize("step", [7, 1 << 20])
+def test_the_size_limit_holds_for_a_document_over_several_lines(layout: str, step: int) -> None:
+    text = LAYOUTS[layout](named("a")).strip()
+    if "\n" not in text:
+        text = text.replace("[", "[\n ", 1)
+    for limit, expected in ((len(text), ["a0"]), (len(text) - 1, [])):
+        stream = buffered(Dripping(f"{text}\n".encode(), step), step)
+        found, error = read_until_error(stream, JSON, max_bytes=limit)
+        assert (names(found), "document longer than the limit" in error) == (
+            expected, not expected,
+        ), limit  # fmt: skip

@@ -51,12 +51,26 @@ def _loops() -> dict[str, Callable[[int], None]]:
         for _ in range(steps):
             step(inputs[:8], targets[:8])
 
+    small = torch.nn.Linear(4, 1, bias=False)
+    plain = torch.optim.SGD(small.parameters(), lr=0.0, foreach=False)
+    row = torch.randn(1, 4)
+
+    def of_short_steps(steps: int) -> None:
+        for _ in range(steps):
+            small(row).backward()
+            plain.step()
+            small.weight.grad = None
+
     def with_loader(steps: int) -> None:
         for _ in range(steps // len(loader)):
             for batch, target in loader:
                 step(batch, target)
 
-    return {"a loop with a loader": with_loader, "a loop without a loader": without_loader}
+    return {
+        "a loop with a loader": with_loader,
+        "a loop without a loader": without_loader,
+        "a loop of shorter steps": of_short_steps,
+    }
 
 
 def _timed(loop: Callable[[int], None], steps: int) -> float:
@@ -75,7 +89,7 @@ def _reported(folder: str, steps: int) -> tuple[float, set[str]]:
 
 
 def section(sizes: Sizes) -> None:
-    """Print the costs of both loops and the figures of their reports."""
+    """Print the costs of the loops and the figures of their reports."""
     print(f"tracing: µs a step, medians of {sizes.blocks} blocks of {sizes.steps:,} steps")
     for name, loop in _loops().items():
         loop(400)

@@ -85,15 +85,29 @@ class LoaderlessSteps:
     def returned(self, output: Any) -> None:
         """Record the output of the forward pass that ends next. Raises nothing."""
         try:
-            passes = self._passes
-            if passes.evaluation is None and self._tracker.torch_state.is_grad_enabled():
+            if (
+                self._passes.evaluation is None
+                and not self._has_begun()
+                and self._tracker.torch_state.is_grad_enabled()
+            ):
                 self._graph = watch_graph(output)
         except Exception as error:
             record_error("torch", error)
 
+    def _has_begun(self) -> bool:
+        """Return whether the next step has begun, so that all waiting forwards belong to it.
+
+        It begins with a `zero_grad` (`unused_count`). This saves the cost of `watch_graph`.
+        """
+        waiting, start = self._waiting, self._changes[-1] if self._changes else 0
+        return len(waiting) > start and bool(waiting[start].kind & (BACKWARD | ZERO_GRAD))
+
     def backward_begins(self) -> None:
         """Release the waiting forward passes that the backward pass which begins now cannot use."""
-        if not any(each.is_unused for each in self._waiting):
+        for each in self._waiting:
+            if each.is_unused:
+                break
+        else:
             return
         start = self._changes[-1] if self._changes else 0
         waiting = self._waiting[start:]
@@ -252,8 +266,10 @@ class LoaderlessSteps:
 
     def _have_weights_changed(self) -> bool:
         """Return whether the last phase is a `backward`, and the weights have changed since."""
-        kinds = (each.kind for each in reversed(self._waiting) if not each.kind & UPKEEP)
-        return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
+        for each in reversed(self._waiting):
+            if not each.kind & UPKEEP:
+                return each.kind == BACKWARD and self.gradients.have_changed_weights()
+        return False
 
     def _weights_changed(self) -> None:
         """Record that a forward pass follows a weight change that no known optimizer made."""
@@ -347,8 +363,10 @@ class LoaderlessSteps:
 
     def end_evaluation(self) -> None:
         """End the evaluation at its last phase, because other work begins."""
-        scope, self.evaluation = self.evaluation, None
-        between, self._between = self._between, []
+        scope, between = self.evaluation, self._between
+        if scope is None and not between:
+            return
+        self.evaluation, self._between = None, []
         if scope is not None:
             scope.finish()
         for each in between:

@@ -85,6 +85,26 @@ cirron.session
     backward
     optimizer_step
 """)
+def acting_after_zero_grad(ci: Any) -> Any:
+    """A step that begins with zero_grad contains all forwards up to its backward."""
+    policy = parts.network()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        policy(torch.ones(1, parts.INPUTS)).argmax().item()
+        policy(torch.ones(3, parts.INPUTS)).sum().backward()
+        optimizer.step()
+
+
+@loop("""
+cirron.session
+  step[0-2]
+    zero_grad
+    forward
+    forward
+    backward
+    optimizer_step
+""")
 def detached_forward_of_another_model(ci: Any) -> Any:
     """A generator's output is detached: its forward is part of the critic's step."""
     generator, critic = parts.network(), nn.Linear(1, 1)
