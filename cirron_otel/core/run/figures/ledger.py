@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,11 +16,23 @@ _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 """The accounts that are excesses over the time of usual units, or of units that are repeated."""
 
 
-def by_training(training: np.ndarray | None) -> list[slice | np.ndarray]:
-    """Return the places of the units of each training; `training` is that of a lane."""
+Places: TypeAlias = slice | np.ndarray
+"""The places of some units in arrays of a lane, in order."""
+
+
+def by_training(training: np.ndarray | None) -> list[Places]:
+    """Return the places of the units of each training; `training` is that of a lane.
+
+    The places of adjacent units are a slice, of which arrays are not copied.
+    """
     if training is None or not len(training):
         return [slice(None)]
-    return [np.flatnonzero(training == each) for each in np.unique(training)]
+    order = np.argsort(training, kind="stable")
+    firsts = np.flatnonzero(np.diff(training[order])) + 1
+    return [
+        slice(int(each[0]), int(each[-1]) + 1) if each[-1] - each[0] + 1 == len(each) else each
+        for each in np.split(order, firsts)
+    ]
 
 
 class UsualBackward(NamedTuple):
