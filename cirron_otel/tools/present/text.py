@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ...core.run.figures.trainings import Training
+    from ...core.run.figures.trainings import TrainingFigures
     from .document import Document
     from .unit_figures import UnitFigures
 
@@ -217,7 +217,7 @@ def _trainings(units: UnitFigures) -> Table:
     ])  # fmt: skip
 
 
-def training_name(training: Training) -> str:
+def training_name(training: TrainingFigures) -> str:
     """Return the number of a training with its name, if it has one."""
     name = "" if training.name is None else f" ({printable(training.name)})"
     return f"{training.number}{name}"
