@@ -101,7 +101,7 @@ class Assessment:
 
     def lane_of(self, rank: int | None) -> Lane | None:
         """Return the first lane with units of a rank; the only lane of a run is that of any."""
-        lanes = [each for each in self.ledger.lanes if len(each.ns)]
+        lanes = (each for each in self.ledger.lanes if len(each.ns))
         is_only = len(self.ledger.lanes) == 1
         return next((each for each in lanes if each.rank == rank or is_only), None)
 
