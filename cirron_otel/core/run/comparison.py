@@ -187,13 +187,13 @@ def _of_one_training(
     lanes: Sequence[Lane], steady: Sequence[np.ndarray], values: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Return the values of steady units without the differences of the trainings' medians."""
-    found = list(values)
+    centred = list(values)
     for place, lane in enumerate(lanes):
         if lane.training is not None:
-            found[place] = found[place].copy()
+            centred[place] = centred[place].copy()
             for some in by_training(lane.training[steady[place]]):
-                found[place][some] -= median_of(found[place][some])
-    return found
+                centred[place][some] -= median_of(centred[place][some])
+    return centred
 
 
 def _spread(values: np.ndarray) -> float:

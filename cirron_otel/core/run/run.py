@@ -36,7 +36,7 @@ from .figures.places import PlacesByAccount
 from .figures.readings import ReadingsFold
 from .figures.slowest import SlowUnit
 from .figures.timed_marks import TimedValues
-from .figures.trainings import Training, trainings_of
+from .figures.trainings import TrainingFigures, trainings_of
 from .files import RunFiles
 from .folds import MarkFolds, UnitFolds
 from .recording import Recording
@@ -138,7 +138,7 @@ class Run:
         return self._marks.cpu_waits.result()
 
     @cached_property
-    def trainings(self) -> list[Training]:
+    def trainings(self) -> list[TrainingFigures]:
         """The trainings in the order of their numbers; none if there is only one."""
         return trainings_of(self.ledger, self._marks.names)
 

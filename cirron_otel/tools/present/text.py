@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ...core.run.figures.trainings import Training
+    from ...core.run.figures.trainings import TrainingFigures
     from .document import Document
     from .unit_figures import UnitFigures
 
@@ -32,7 +32,8 @@ _MOST_GAPS: Final = 3
 _LEAST_GAP: Final = 0.1
 """A gap between phases has a row if it has at least this part of the unattributed time."""
 _LONGEST_PHASE: Final = 26
-_MOST_SCOPES: Final = 16
+_MOST_ROWS: Final = 16
+"""The maximum number of trainings, or of scopes of a run without units."""
 _HEAD_WIDTH: Final = 9
 
 
@@ -65,10 +66,11 @@ def _compact(document: Document) -> Iterator[str]:
         yield from _with_head("time", text)
     if document.units is not None:
         yield from _with_head(plural(unit), units_text(document.units))
-        for each in document.units.trainings:
+        for each in document.units.trainings[:_MOST_ROWS]:
             times = f"p50 {duration(each.p50_ns)}, p95 {duration(each.p95_ns)}"
             text = f"{each.units:,} {plural(unit)}; {times}, {duration(each.duration_ns)}"
             yield from wrapped(text, f"training {training_name(each)}: ", " " * _HEAD_WIDTH)
+        yield from _rest(len(document.units.trainings))
     phases = [each for each in document.phases if each.p50_ns > 0]
     if phases:
         listed = ", ".join(_glued(f"{printable(e.name)} {duration(e.p50_ns)}") for e in phases)
@@ -117,13 +119,19 @@ def _tables(document: Document) -> Iterator[RenderableType]:
         if document.units.trainings:
             yield ""
             yield _trainings(document.units)
+            yield from _rest(len(document.units.trainings))
     elif document.scopes:
         yield ""
         yield "The scopes by name:"
         yield ""
         yield _scopes(document)
-        if len(document.scopes) > _MOST_SCOPES:
-            yield f"and {len(document.scopes) - _MOST_SCOPES:,} more: --json has them"
+        yield from _rest(len(document.scopes))
+
+
+def _rest(count: int) -> Iterator[str]:
+    """Yield a line with the number of rows that the text leaves out, if it leaves out some."""
+    if count > _MOST_ROWS:
+        yield f"and {count - _MOST_ROWS:,} more: --json has them"
 
 
 def ledger_title(ledger: LedgerRows) -> Iterator[str]:
@@ -213,11 +221,11 @@ def _trainings(units: UnitFigures) -> Table:
     return rows_table(heads, set(heads[1:]), [
         (training_name(each), f"{each.units:,}",
          *map(duration, (each.p50_ns, each.p95_ns, each.duration_ns)))
-        for each in units.trainings
+        for each in units.trainings[:_MOST_ROWS]
     ])  # fmt: skip
 
 
-def training_name(training: Training) -> str:
+def training_name(training: TrainingFigures) -> str:
     """Return the number of a training with its name, if it has one."""
     name = "" if training.name is None else f" ({printable(training.name)})"
     return f"{training.number}{name}"
@@ -228,7 +236,7 @@ def _scopes(document: Document) -> Table:
     return rows_table(heads, set(heads[1:]), [
         (_cut(each.name), f"{each.count:,}",
          *map(duration, (each.total_ns, each.p50_ns, each.p95_ns)))
-        for each in document.scopes[:_MOST_SCOPES]
+        for each in document.scopes[:_MOST_ROWS]
     ])  # fmt: skip
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_report import RunReport
     from ...core.records.rows import IndexedSpan
     from ...core.run.figures.ledger import Ledger
-    from ...core.run.figures.trainings import Training
+    from ...core.run.figures.trainings import TrainingFigures
 
 REQUEST: Final = "request"
 """The name of a unit of a service; its rate is the sum over all ranks."""
@@ -42,7 +42,7 @@ class UnitFigures:
     """The number of units that ended with an error."""
     tokens: int | None = None
     """The sum of the tokens of requests; None if they are not recorded."""
-    trainings: Sequence[Training] = ()
+    trainings: Sequence[TrainingFigures] = ()
     """The trainings of the processes; none if there is only one."""
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def unit_figures(
     *,
     errors: int = 0,
     tokens: int | None = None,
-    trainings: Sequence[Training] = (),
+    trainings: Sequence[TrainingFigures] = (),
 ) -> UnitFigures | None:
     """Return the figures of a run's units; None if it has none.
 

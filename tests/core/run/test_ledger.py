@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 
 from cirron_otel.core.records.rows import IndexedSpan
-from cirron_otel.core.run.accounts import OVERRIDING, account_of
+from cirron_otel.core.run.accounts import BY_RULE, OVERRIDING, account_of
 from cirron_otel.core.run.figures import ledger_fold, outside
-from cirron_otel.core.run.figures.ledger import Lane, Ledger
+from cirron_otel.core.run.figures.ledger import Lane, Ledger, by_training
 from cirron_otel.core.run.figures.ledger_fold import LedgerFold
 from cirron_otel.core.run.figures.outside import OutsideScopes, RankScopes
+from cirron_otel.core.run.figures.places import PlacesFold
 from cirron_otel.core.run.figures.sweep import Interval, sweep
 from cirron_otel.core.run.load.lanes import RankSums
 from cirron_otel.core.run.load.tree import ScopeTree
 from cirron_otel.core.run.opening import open_run
-from cirron_otel.core.run.relations import ABSENT, PART, UNIT, Block, Texts
+from cirron_otel.core.run.relations import ABSENT, PART, STRING, UNIT, Block, Texts
+from cirron_otel.semconv import PLACE
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trainings import with_trainings
@@ -376,6 +378,19 @@ def trainings_of(*trainings: Sequence[dict[str, int]], pause: int) -> list[Unit]
     return units
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_places_of_trainings_are_their_units_in_order(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    numbers = generator.integers(0, 1 + seed, int(generator.integers(1, 50)))
+    training = np.sort(numbers) if seed % 2 else numbers
+    every = np.arange(len(training))
+    expected = [np.flatnonzero(training == each).tolist() for each in np.unique(training)]
+    parts = by_training(training)
+    assert [every[each].tolist() for each in parts] == expected
+    for places, units in zip(parts, expected, strict=True):
+        assert isinstance(places, slice) == (units[-1] - units[0] + 1 == len(units))
+
+
 def test_time_between_trainings_is_idle_outside_of_scopes() -> None:
     units = trainings_of([{"forward": 10}] * 3, [{"forward": 20}] * 3, pause=100)
     scopes = [Interval(40, 60, 0, "checkpoint", 0, True), Interval(70, 75, 0, "forward", 0)]
@@ -390,6 +405,39 @@ def test_time_ahead_of_a_lower_number_is_between_units() -> None:
     units = trainings_of([{"forward": 10}] * 3, [{"forward": 20}] * 3, pause=100)
     falling = [each._replace(training=1 - each.training) for each in units]
     assert ledger_of(falling).lanes[0].totals == {"forward": 90, "between_units": 100}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_restarted", "counted"),
+    [
+        ([0, 0, 1, 1], False, ["between_units"] * 2),
+        ([1, 1, 0, 0], False, ["between_units"] * 3),
+        ([0, 1, 0, 1], False, ["between_units"]),
+        ([0, 0, 1, 1], True, ["between_units"] * 2),
+        ([1, 1, 0, 0], True, ["between_units"] * 2),
+        ([0, 0, 0, 0], True, ["between_units"] * 2),
+    ],
+)
+def test_samples_count_in_gaps_that_are_between_units(
+    numbers: list[int], is_restarted: bool, counted: list[str]
+) -> None:
+    """Samples of a gap count if its time does. The third unit may begin another process."""
+    units = [
+        Unit(100 * at, 40, training=number, pid=1 + (is_restarted and at > 1))
+        for at, number in enumerate(numbers)
+    ]
+    ledger = ledger_of(units)
+    assert ledger.lanes[0].totals.get("between_units", 0) == 60 * len(counted)
+    texts = Texts()
+    fold = PlacesFold(texts)
+    rows = [
+        {"rank": 0, "name": texts.token(PLACE), "type": STRING, "ts_ns": 100 * at + 70,
+         "value": texts.token("train.py:9 (main) in step")}
+        for at in range(3)
+    ]  # fmt: skip
+    fold.add({name: np.array([row[name] for row in rows], np.int64) for name in rows[0]})
+    samples = fold.result(ledger, BY_RULE)
+    assert {name: each[0].samples for name, each in samples.items()} == Counter(counted)
 
 
 def test_first_units_of_each_training_are_warm_up() -> None:

@@ -40,21 +40,25 @@ def table(
 ) -> list[str]:
     """Return the lines of the table. A family without a first score gets the one of now."""
     lines = list(_HEAD)
-    total = Score()
+    total, first_right, first_cases = Score(), 0, 0
     for family in families:
         score = scores[family.name]
         total.outcomes += score.outcomes
         total.cases += score.cases
-        lines.append(_row(family.name, family.kind, first.get(family.name), score))
-    lines.append(_row("all", "", first.get("all"), total))
+        first_score = first.get(family.name, text_of(score))
+        right, cases = map(int, first_score.split("/"))
+        first_right += right
+        first_cases += cases
+        lines.append(_row(family.name, family.kind, first_score, score))
+    lines.append(_row("all", "", f"{first_right}/{first_cases}", total))
     return lines
 
 
-def _row(name: str, kind: str, first: str | None, score: Score) -> str:
+def _row(name: str, kind: str, first: str, score: Score) -> str:
     counts = [score.outcomes[each] for each in ("right second", "wrong", "silent", "false alarm")]
     shown = " | ".join(str(count) if count else "" for count in counts)
     shown_kind = f"`{kind}`" if kind and kind != "healthy" else kind
-    return f"| {name} | {shown_kind} | {first or text_of(score)} | {text_of(score)} | {shown} |"
+    return f"| {name} | {shown_kind} | {first} | {text_of(score)} | {shown} |"
 
 
 def updated(page: str, lines: Sequence[str]) -> str:

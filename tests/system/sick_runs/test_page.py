@@ -38,6 +38,15 @@ def test_first_scores_stay() -> None:
     assert page.updated(twice, page.table(FEW, scores(9), page.first_scores(twice))) == twice
 
 
+def test_first_total_has_new_families() -> None:
+    """A family that is new has its score of now as its first one, also in the total."""
+    begin = f"{page.BEGIN}\n{page.END}"
+    once = page.updated(begin, page.table(FEW[:2], scores(4), page.first_scores(begin)))
+    twice = page.updated(once, page.table(FEW, scores(9), page.first_scores(once)))
+    assert "| all |  | 8/20 | 8/20 |  | 12 |  |  |" in once
+    assert "| all |  | 17/30 | 27/30 |  | 3 |  |  |" in twice
+
+
 def test_page_without_markers_is_an_error() -> None:
     with pytest.raises(ValueError, match="not found"):
         page.updated("# Verdicts\n", [])

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import PERCENTILES
+from cirron_otel.core.run.figures.trainings import TrainingFigures
 from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
@@ -76,6 +77,16 @@ def test_each_training_has_a_row(tmp_path: Path) -> None:
     page = Page(text_of(reader_of(tmp_path / "s", "fold <2>")))
     *_, last = page.tables["The trainings of the run"]
     assert last == ["2 (fold <2>)", 10, 50_000_000, 50_000_000, 500_000_000]
+
+
+def test_the_page_has_some_of_many_trainings(tmp_path: Path) -> None:
+    with gathered(reader_of(tmp_path / "s")) as content:
+        assert content.document.units is not None
+        trainings = [TrainingFigures(at, None, 20, 1, 1, 20) for at in range(1234)]
+        content.document.units = replace(content.document.units, trainings=trainings)
+        text = "".join(document(content))
+    assert len(Page(text).tables["The trainings of the run"]) == 201
+    assert "and 1,034 more" in text
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jsonschema
 import pytest
 
 import cirron_otel as ci
+from cirron_otel.core.run.figures.trainings import TrainingFigures
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.present.conclude import document_of_run
@@ -77,6 +79,23 @@ def test_the_text_has_a_row_for_each_training(document: Document) -> None:
         "\n1                30   4 ms   4 ms  120 ms\n2 (fold <2>)     10  50 ms  50 ms  500 ms"
         in full
     )
+
+
+def test_the_text_has_a_few_of_many_trainings(document: Document) -> None:
+    assert document.units is not None
+    document.units = replace(
+        document.units,
+        trainings=[TrainingFigures(at, None, 20, MS, MS, 20 * MS) for at in range(1000)],
+    )
+    rest = "and 984 more: --json has them"
+    short = plain_lines(document_parts(document))
+    assert [each.split(":")[0] for each in short if each.startswith("training ")] == [
+        f"training {number}" for number in range(16)
+    ]
+    assert short.count(rest) == 1
+    full = plain_lines(document_parts(document, full=True))
+    assert full[full.index(rest) - 1].split()[0] == "15"
+    assert len(document.to_json()["units"]["trainings"]) == 1000
 
 
 def test_the_table_of_steps_has_the_training(tmp_path: Path) -> None:

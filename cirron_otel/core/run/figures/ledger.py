@@ -6,9 +6,9 @@ the unit ahead of it. All times are ns, as int64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,11 +16,23 @@ _NOT_STEADY: Final = frozenset({"warm_up", "lost", "stalled"})
 """The accounts that are excesses over the time of usual units, or of units that are repeated."""
 
 
-def by_training(training: np.ndarray | None) -> list[slice | np.ndarray]:
-    """Return the places of the units of each training; `training` is that of a lane."""
+Places: TypeAlias = slice | np.ndarray
+"""The places of some units in arrays of a lane, in order."""
+
+
+def by_training(training: np.ndarray | None) -> list[Places]:
+    """Return the places of the units of each training; `training` is that of a lane.
+
+    The places of adjacent units are a slice, of which arrays are not copied.
+    """
     if training is None or not len(training):
         return [slice(None)]
-    return [np.flatnonzero(training == each) for each in np.unique(training)]
+    order = np.argsort(training, kind="stable")
+    firsts = np.flatnonzero(np.diff(training[order])) + 1
+    return [
+        slice(int(each[0]), int(each[-1]) + 1) if each[-1] - each[0] + 1 == len(each) else each
+        for each in np.split(order, firsts)
+    ]
 
 
 class UsualBackward(NamedTuple):
@@ -92,19 +104,28 @@ class Lane:
     training: np.ndarray | None = None
     """The number of each unit's training within its process; None if it is 0 for all units."""
 
-    def in_training(self, number: int) -> np.ndarray:
-        """Return whether each unit is of a training."""
-        if self.training is None:
-            return np.full(len(self.start), number == 0)
-        of_number: np.ndarray = self.training == number
-        return of_number
+    def trainings(self) -> Iterator[tuple[int, Places]]:
+        """Yield the numbers of the trainings with the places of their units, in order."""
+        for places in by_training(self.training) if len(self.start) else ():
+            yield 0 if self.training is None else int(self.training[places][0]), places
 
     def begins(self) -> np.ndarray:
         """Return whether each unit is of another training than the unit ahead of it."""
-        begins = np.zeros(len(self.start), bool)
+        return self._compared(np.not_equal)
+
+    def rises(self) -> np.ndarray:
+        """Return whether the number of the training rises from the unit ahead to each unit.
+
+        In a process, the time between such units is `idle`. If the number falls, trainings run in
+        turn, and the time is `between_units`.
+        """
+        return self._compared(np.greater)
+
+    def _compared(self, compare: np.ufunc) -> np.ndarray:
+        compared = np.zeros(len(self.start), bool)
         if self.training is not None:
-            np.not_equal(self.training[1:], self.training[:-1], out=begins[1:])
-        return begins
+            compare(self.training[1:], self.training[:-1], out=compared[1:])
+        return compared
 
     @property
     def units_per_second(self) -> float | None:
@@ -154,9 +175,7 @@ class Ledger:
     @property
     def trainings(self) -> list[int]:
         """The numbers of the trainings within their processes, in order."""
-        lanes = [lane.training for lane in self.lanes if len(lane.start)]
-        numbers = {0} if any(each is None for each in lanes) else set()
-        return sorted(numbers.union(*(np.unique(e).tolist() for e in lanes if e is not None)))
+        return sorted({number for lane in self.lanes for number, _ in lane.trainings()})
 
     @property
     def total_ns(self) -> int:

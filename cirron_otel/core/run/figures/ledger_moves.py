@@ -125,8 +125,9 @@ def _warm_up(lane: Lane) -> None:
     for account in _NOT_WARM_UP & set(lane.accounts) - NOT_OF_PERIOD:
         every = every - lane.accounts[account]
     restarts = [place for place, _ in lane.restarts]
+    places = np.arange(len(every))
     for of_training in by_training(lane.training):
-        at = np.arange(len(every))[of_training]
+        at = places[of_training]
         work, done = every[at], at[~lane.is_lost[at]]
         if len(done) < _FEW:
             continue

@@ -101,7 +101,8 @@ class _Pieces:
         self, first: int, last: int, accounts: frozenset[str]
     ) -> Iterator[tuple[int, Interval]]:
         """Yield the time of each piece of some accounts between two times."""
-        for start, end, each in self.pieces[bisect.bisect_right(self._ends, first) :]:
+        for place in range(bisect.bisect_right(self._ends, first), len(self.pieces)):
+            start, end, each = self.pieces[place]
             if start >= last:
                 return
             if each.account in accounts:
@@ -137,12 +138,11 @@ def fill_gaps(
     for place, account, ns in filler.between(start, end, breaks):
         lane.accounts.setdefault(account, np.zeros(len(start), np.int64))[place] += ns
         gaps[place] -= ns
-    for place in np.flatnonzero(lane.begins() & ~breaks).tolist():
-        if lane.training is not None and lane.training[place] > lane.training[place - 1]:
-            others = pieces.within(int(end[place - 1]), int(start[place]), _OTHERS)
-            idle = int(gaps[place]) - sum(ns for ns, _ in others)
-            gaps[place] -= idle
-            lane.outside["idle"] = lane.outside.get("idle", 0) + idle
+    for place in np.flatnonzero(lane.rises() & ~breaks).tolist():
+        others = pieces.within(int(end[place - 1]), int(start[place]), _OTHERS)
+        idle = int(gaps[place]) - sum(ns for ns, _ in others)
+        gaps[place] -= idle
+        lane.outside["idle"] = lane.outside.get("idle", 0) + idle
     lane.accounts[BETWEEN] = gaps
     for each in outermost(scopes.intervals):
         place = int(np.searchsorted(start, each.start, side="right"))

@@ -67,8 +67,10 @@ class PlacesFold:
         is_inside = (unit >= 0) & (at <= lane.start[-1] + lane.ns[-1])
         # An entry of several units has no gaps; then all of it counts as inside of units.
         in_unit = at <= lane.start[unit] + lane.ns[unit] if lane.size == 1 else is_inside
-        is_idle = ~in_unit & np.append(lane.begins()[1:], False)[unit]
-        is_inside &= ~is_idle
+        # The gap ahead of a later training or of another process is outside of all cycles.
+        is_outside = np.append(lane.rises(), False)
+        is_outside[[place for place, _ in lane.restarts]] = True
+        is_inside &= in_unit | ~is_outside[unit + 1]
         for token, inside in zip(value[is_inside].tolist(), in_unit[is_inside], strict=True):
             place, _, scope = (self._texts.text(token) or "").rpartition(" in ")
             if scope in _AROUND:

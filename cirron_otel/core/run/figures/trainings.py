@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +11,11 @@ from ...analysis.breakdown import STEP
 from ...records.rows import TRAINING
 from ..relations import ABSENT, INTEGER, NO_TEXT, Block, Texts
 from .durations import table_figures
-from .ledger import Ledger
+from .ledger import Lane, Ledger, Places
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingFigures:
     """The units of a training, over all ranks."""
 
     number: int
@@ -35,40 +36,45 @@ class TrainingNamesFold:
     def __init__(self, texts: Texts) -> None:
         """`texts` has the names of the marks and of the trainings."""
         self._texts = texts
-        self._found: dict[int, tuple[int, int]] = {}
+        self._names: dict[int, tuple[int, int]] = {}
+        """By number: the time of the mark, and the token of the name."""
 
     def add(self, block: Block) -> None:
         """Add marks, in any order. Of several names of a number, the earliest counts."""
         is_due = (block["name"] == self._texts.token(TRAINING)) & (block["type"] == INTEGER)
         is_due &= (block["device"] != NO_TEXT) & (block["ts_ns"] != ABSENT)
         columns = (block[name][is_due].tolist() for name in ("value", "ts_ns", "device"))
-        for number, *found in zip(*columns, strict=True):
-            at, name = found
-            self._found[number] = min(self._found.get(number, (at, name)), (at, name))
+        for number, at, name in zip(*columns, strict=True):
+            self._names[number] = min(self._names.get(number, (at, name)), (at, name))
 
     def name(self, number: int) -> str | None:
         """Return the name of a training."""
-        found = self._found.get(number)
-        return None if found is None else self._texts.text(found[1])
+        _, token = self._names.get(number, (0, NO_TEXT))
+        return self._texts.text(token)
 
 
-def trainings_of(ledger: Ledger | None, names: TrainingNamesFold) -> list[Training]:
+def trainings_of(ledger: Ledger | None, names: TrainingNamesFold) -> list[TrainingFigures]:
     """Return the trainings in the order of their numbers; none if there is only one."""
-    if ledger is None or len(numbers := ledger.trainings) < 2:
+    units: dict[int, list[tuple[Lane, Places]]] = {}
+    for lane in () if ledger is None else ledger.lanes:
+        for number, places in lane.trainings():
+            units.setdefault(number, []).append((lane, places))
+    if len(units) < 2:
         return []
-    return [_training(ledger, each, names) for each in numbers]
+    return [_figures(number, units[number], names.name(number)) for number in sorted(units)]
 
 
-def _training(ledger: Ledger, number: int, names: TrainingNamesFold) -> Training:
-    lanes = [(each, each.in_training(number)) for each in ledger.lanes if len(each.start)]
+def _figures(
+    number: int, lanes: Sequence[tuple[Lane, Places]], name: str | None
+) -> TrainingFigures:
     start, ns, units = (
-        np.concatenate([getattr(lane, name)[places] for lane, places in lanes])
-        for name in ("start", "ns", "number")
+        np.concatenate([getattr(lane, column)[places] for lane, places in lanes])
+        for column in ("start", "ns", "number")
     )
     size = max(lane.size for lane, _ in lanes)
     [figures] = table_figures([STEP], (ns // size)[None])
     spread = figures.spread()
-    return Training(
-        number, names.name(number), len(np.unique(units)) * size, spread["p50"], spread["p95"],
+    return TrainingFigures(
+        number, name, len(np.unique(units)) * size, spread["p50"], spread["p95"],
         int((start + ns).max() - start.min()),
     )  # fmt: skip

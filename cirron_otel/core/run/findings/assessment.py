@@ -10,7 +10,7 @@ import numpy as np
 from ...durations import SECOND_NS
 from ...nouns import plural
 from ..figures.durations import to_ns
-from ..figures.ledger import Lane, Ledger, by_training
+from ..figures.ledger import Lane, Ledger, Places, by_training
 from .claims import Bid, Claims
 from .cycles import PHASES_OF_WORK, WAITING, Cycles, aligned_groups, divided
 from .facts import Facts
@@ -49,7 +49,7 @@ class Assessment:
         totals = ledger.totals
         self.running_ns = self.total_ns - sum(totals.get(name, 0) for name in _NOT_RUNNING)
         self.contended_ns = 0
-        """The waits for a CPU. The severity of a cost is that of a run without them."""
+        """The waits for a CPU. Severities are computed as if the run had no waits."""
         self.units = sum(len(each.ns) * each.size for each in ledger.lanes)
         """The number of units of all lanes."""
         self.found: set[str] = set()
@@ -101,11 +101,11 @@ class Assessment:
 
     def lane_of(self, rank: int | None) -> Lane | None:
         """Return the first lane with units of a rank; the only lane of a run is that of any."""
-        lanes = self.ledger.lanes
-        found = (each for each in lanes if (each.rank == rank or len(lanes) == 1) and len(each.ns))
-        return next(found, None)
+        lanes = (each for each in self.ledger.lanes if len(each.ns))
+        is_only = len(self.ledger.lanes) == 1
+        return next((each for each in lanes if each.rank == rank or is_only), None)
 
-    def trainings_at(self, rank: int | None, times: np.ndarray) -> list[slice | np.ndarray]:
+    def trainings_at(self, rank: int | None, times: np.ndarray) -> list[Places]:
         """Return the places of some times (Unix ns) in each training of a rank."""
         lane = self.lane_of(rank)
         if lane is None or lane.training is None:
@@ -241,13 +241,11 @@ def add_wait(
 ) -> None:
     """Add to a bid the waiting of a lane in each unit, or else in the next, up to some amounts."""
     aligned = cycles.aligned
-    lane = aligned.lanes[place]
-    if not assessment.claims.has(lane, WAITING):
+    if not assessment.claims.has(aligned.lanes[place], WAITING):
         return
-    count = len(assessment.ledger.lanes[lane].ns)
     rest = to_ns(np.maximum(amounts, 0))
-    rest -= aligned.of(place, bid.add(lane, WAITING, aligned.to(place, rest, count)))
+    rest -= aligned.add(bid, place, WAITING, rest)
     if len(rest) > 1 and rest[:-1].any():
         later = np.zeros(len(rest), np.int64)
         later[1:] = rest[:-1]
-        bid.add(lane, WAITING, aligned.to(place, later, count))
+        aligned.add(bid, place, WAITING, later)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.durations import to_ns
-from ..figures.ledger import Ledger, by_training
+from ..figures.ledger import Ledger, Places, by_training
 
 _BLOCKS: Final = 5
 _T: Final = (1.2816, 0.8467, 0.5709, 0.2586)
@@ -34,13 +34,24 @@ class Claims:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
-        self._trainings: dict[int, list[slice | np.ndarray]] = {}
+        self._divisions: list[list[Places]] = []
+        self._of_trainings: dict[tuple[int, bytes], int] = {}
+        self._of_lanes: dict[int, int] = {}
 
-    def trainings(self, lane: int) -> list[slice | np.ndarray]:
-        """Return the places of the units of each training of a lane."""
-        if lane not in self._trainings:
-            self._trainings[lane] = by_training(self.lanes[lane].training)
-        return self._trainings[lane]
+    def division(self, lane: int) -> int:
+        """Return the number of a lane's division; lanes with the same trainings have the same."""
+        if lane not in self._of_lanes:
+            training = self.lanes[lane].training
+            key = len(self.lanes[lane].ns), b"" if training is None else training.tobytes()
+            if key not in self._of_trainings:
+                self._of_trainings[key] = len(self._divisions)
+                self._divisions.append(by_training(training))
+            self._of_lanes[lane] = self._of_trainings[key]
+        return self._of_lanes[lane]
+
+    def trainings(self, division: int) -> list[Places]:
+        """Return the places of the units of each training."""
+        return self._divisions[division]
 
     def left(self, lane: int, account: str) -> np.ndarray:
         """Return the unclaimed time of an account in each unit of a lane. Do not change it."""
@@ -103,9 +114,9 @@ class Bid:
         self._left: dict[tuple[int, str], np.ndarray] = {}
         self._outside: dict[tuple[int, str], int] = {}
         self._free: dict[int, np.ndarray] = {}
-        self._units: dict[tuple[int, ...], np.ndarray] = {}
-        """The amounts by unit of each training, over all lanes with as many units of it."""
-        self._exact_ns = 0
+        self._units: dict[int, np.ndarray] = {}
+        """The amounts by unit, over all lanes with the same division into trainings."""
+        self._outside_ns = 0
         self.total_ns = 0
         self.by_account: dict[str, int] = {}
         """The amounts by account, over all lanes."""
@@ -118,36 +129,35 @@ class Bid:
         return self._claims.left(lane, account) if left is None else left
 
     def add(
-        self, lane: int, account: str, amounts: np.ndarray | int | None, *, is_host: bool = False
-    ) -> np.ndarray:
+        self, lane: int, account: str, amounts: np.ndarray | int | None, *,
+        places: Places | None = None, is_host: bool = False,
+    ) -> np.ndarray:  # fmt: skip
         """Add an amount for each unit, at most the unclaimed time; return what was added.
 
-        `amounts` None is all that is left. With `is_host`, at most the time in which the device
-        does not work is added.
+        `amounts` None is all that is left. `places` are the units of the amounts, by default all.
+        With `is_host`, at most the time in which the device does not work is added.
         """
-        left = self.left(lane, account)
+        some = slice(None) if places is None else places
+        if (lane, account) not in self._left:
+            self._left[lane, account] = self._claims.left(lane, account).copy()
+        left = self._left[lane, account]
         if amounts is None:
-            taken = left
+            taken = left[some].copy()
         else:
-            taken = np.minimum(to_ns(np.asarray(amounts)), left)
+            taken = np.minimum(to_ns(np.asarray(amounts)), left[some])
             taken = np.maximum(taken, 0, out=taken)
         if is_host:
-            free = self._free.get(lane)
-            free = self._claims.free(lane) if free is None else free
-            if free is not None:
-                taken = np.minimum(taken, free)
-                self._free[lane] = free - taken
-        self._left[lane, account] = left - taken
+            if lane not in self._free and (free := self._claims.free(lane)) is not None:
+                self._free[lane] = free.copy()
+            if lane in self._free:
+                taken = np.minimum(taken, self._free[lane][some])
+                self._free[lane][some] -= taken
+        left[some] -= taken
         self._count(lane, account, int(taken.sum()))
-        for number, places in enumerate(self._claims.trainings(lane)):
-            some = taken[places]
-            key = number, len(some), len(taken)
-            if len(some) <= _BLOCKS:
-                self._exact_ns += int(some.sum())
-            elif key in self._units:
-                self._units[key] += some
-            else:
-                self._units[key] = some.astype(np.float64)
+        division = self._claims.division(lane)
+        if division not in self._units:
+            self._units[division] = np.zeros(len(left))
+        self._units[division][some] += taken
         return taken
 
     def add_outside(self, lane: int, account: str, amount: int | None = None) -> int:
@@ -155,7 +165,7 @@ class Bid:
         left = self._outside.get((lane, account), self._claims.left_outside(lane, account))
         taken = left if amount is None else min(max(amount, 0), left)
         self._outside[lane, account] = left - taken
-        self._exact_ns += taken
+        self._outside_ns += taken
         self._count(lane, account, taken)
         return taken
 
@@ -183,7 +193,8 @@ class Bid:
         input. Each training is a sample of its own.
         """
         low, free, by_unit, blocks = 0.0, 0, 0.0, np.zeros(_BLOCKS)
-        for times in self._units.values():
+        samples, exact = self._samples()
+        for times in samples:
             sample = times[1:] * (len(times) / (len(times) - 1))
             low += float(sample.sum())
             by_unit += len(sample) * float(sample.var(ddof=1))
@@ -195,8 +206,26 @@ class Bid:
         else:
             free = _BLOCKS - 1
         percentile = sum(part / max(free, 1) ** power for power, part in enumerate(_T))
-        low = max(low - percentile * variance**0.5, 0.0) + self._exact_ns
+        low = max(low - percentile * variance**0.5, 0.0) + exact
         return min(float(low), float(self.total_ns))
+
+    def _samples(self) -> tuple[list[np.ndarray], float]:
+        """Return the amounts by unit of each training, and those of no sample, ns.
+
+        The amounts are those of all lanes with as many units of the training. A few units are no
+        sample.
+        """
+        samples: dict[tuple[int, ...], np.ndarray] = {}
+        exact = float(self._outside_ns)
+        for division, amounts in self._units.items():
+            for number, places in enumerate(self._claims.trainings(division)):
+                some = amounts[places]
+                key = number, len(some), len(amounts)
+                if len(some) <= _BLOCKS:
+                    exact += float(some.sum())
+                else:
+                    samples[key] = samples[key] + some if key in samples else some
+        return list(samples.values()), exact
 
     def commit(self) -> None:
         """Claim the amounts."""

@@ -236,18 +236,17 @@ def _found(assessment: Assessment, kind: str, courses: list[_Course]) -> Iterato
     for account, some in groups.items():
         bid = assessment.claims.bid()
         for each in some:
-            _add(assessment, bid, each)
+            _add(bid, each)
         finding = assessment.price(kind, bid, partial(_describe, assessment, account, some))
         if finding is not None:
             yield finding
 
 
-def _add(assessment: Assessment, bid: Bid, course: _Course) -> None:
+def _add(bid: Bid, course: _Course) -> None:
     aligned = course.cycles.aligned
-    for place, lane in enumerate(aligned.lanes):
-        count = len(assessment.ledger.lanes[lane].ns)
+    for place in range(len(aligned.lanes)):
         for account, excess in course.excess.items():
-            bid.add(lane, account, aligned.to(place, excess, count))
+            aligned.add(bid, place, account, excess)
 
 
 def _describe(

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..figures.durations import to_ns
-from ..figures.ledger import Lane, Ledger, by_training
+from ..figures.ledger import Lane, Ledger, Places, by_training
 from ..figures.medians import median_of, percentiles_of
 from .claims import Bid, Claims
 
@@ -31,7 +31,7 @@ class Aligned:
 
     lanes: list[int]
     """The places of the lanes in the ledger."""
-    rows: list[np.ndarray | None]
+    rows: list[Places | None]
     """The places of the common units in each lane; None if they are all its units, in order."""
     numbers: np.ndarray
     size: int
@@ -41,14 +41,12 @@ class Aligned:
         rows = self.rows[place]
         return values if rows is None else values[rows]
 
-    def to(self, place: int, values: np.ndarray, count: int) -> np.ndarray:
-        """Return the values of a lane's `count` units from those of the common units; else 0."""
-        rows = self.rows[place]
-        if rows is None:
-            return values
-        spread = np.zeros(count, values.dtype)
-        spread[rows] = values
-        return spread
+    def add(
+        self, bid: Bid, place: int, account: str, amounts: np.ndarray, *, is_host: bool = False
+    ) -> np.ndarray:
+        """Add an amount for each common unit of a lane to a bid; return what was added."""
+        lane, rows = self.lanes[place], self.rows[place]
+        return bid.add(lane, account, amounts, places=rows, is_host=is_host)
 
 
 def align(ledger: Ledger, lanes: Sequence[int]) -> Aligned:
@@ -97,7 +95,7 @@ def aligned_groups(ledger: Ledger) -> list[Aligned]:
     return [align(ledger, [lane]) for lane in lanes]
 
 
-def of_trainings(aligned: Aligned, lanes: Sequence[Lane]) -> list[slice | np.ndarray]:
+def of_trainings(aligned: Aligned, lanes: Sequence[Lane]) -> list[Places]:
     """Return the places of the common units of each training, by the first lane's trainings."""
     training = lanes[aligned.lanes[0]].training if aligned.lanes else None
     return by_training(None if training is None else aligned.of(0, training))
@@ -109,11 +107,14 @@ def divided(aligned: Aligned, lanes: Sequence[Lane]) -> list[Aligned]:
     if len(trainings) == 1:
         return [aligned]
     every = np.arange(len(aligned.numbers))
-    rows = [every if each is None else each for each in aligned.rows]
+    rows = [None if each is None else every[each] for each in aligned.rows]
     return [
-        Aligned(aligned.lanes, [each[some] for each in rows], aligned.numbers[some], aligned.size)
+        Aligned(
+            aligned.lanes, [some if each is None else each[some] for each in rows],
+            aligned.numbers[some], aligned.size,
+        )
         for some in trainings
-    ]
+    ]  # fmt: skip
 
 
 def deviation_of(values: np.ndarray) -> float:
@@ -206,13 +207,17 @@ class Cycles:
                 times = self._claims.lanes[lane].accounts[account]
                 units = self.aligned.of(place, times) > 0
                 steady[units] = False
-                for some in self.trainings if account == "warm_up" else ():
+                if account != "warm_up" or not units.any():
+                    continue
+                for some in self.trainings:
                     last = np.flatnonzero(units[some])[-1:]
-                    steady[np.arange(len(units))[some][: int(last.sum()) + len(last)]] = False
+                    of_training = steady[some]
+                    of_training[: int(last.sum()) + len(last)] = False
+                    steady[some] = of_training
         return steady if steady.any() else np.ones(len(steady), bool)
 
     @cached_property
-    def trainings(self) -> list[slice | np.ndarray]:
+    def trainings(self) -> list[Places]:
         """The places of the units of each training."""
         return of_trainings(self.aligned, self._claims.lanes)
 
@@ -243,7 +248,6 @@ class Cycles:
         if not units.any():
             return
         for place, lane in enumerate(self.aligned.lanes):
-            count = len(self._claims.lanes[lane].ns)
             rest = excess.copy()
             present = [each for each in self.accounts if self._claims.has(lane, each)]
             over = {
@@ -252,13 +256,10 @@ class Cycles:
             }
             for account in sorted(over, key=lambda each: -float(over[each].sum())):
                 amounts = to_ns(np.minimum(over[account], rest))
-                taken = bid.add(
-                    lane, account, self.aligned.to(place, amounts, count), is_host=is_host
-                )
-                rest -= self.aligned.of(place, taken)
+                rest -= self.aligned.add(bid, place, account, amounts, is_host=is_host)
             if len(self.aligned.lanes) > 1 and self._claims.has(lane, WAITING):
                 amounts = to_ns(np.where(units, rest, 0))
-                bid.add(lane, WAITING, self.aligned.to(place, amounts, count))
+                self.aligned.add(bid, place, WAITING, amounts)
 
 
 def lower_median(rows: Sequence[np.ndarray]) -> np.ndarray:

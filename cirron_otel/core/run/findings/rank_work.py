@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..figures.ledger import Ledger
+from ..figures.ledger import Ledger, Places
 from ..figures.medians import median_of, medians_of, percentiles_of
 from .cycles import WORK, Cycles, deviation_of
 
@@ -42,6 +42,9 @@ _DRAWN: Final = 10_000_000
 Ten thousand ranks then have a quarter of the draws, and their sum differs by less than 1 %."""
 _CELLS: Final = 100_000
 """The maximum number of times in a table of some lanes, unless one lane has more."""
+_MOST_TRAININGS: Final = 100
+"""The maximum number of trainings for which that work is estimated one by one
+(docs/findings.md)."""
 _SAMPLED: Final = 20_000
 """The number of times from which the work in the waiting phases is estimated."""
 
@@ -74,20 +77,22 @@ class RankWork:
         draws is returned. `wider` is a factor of its spread.
         """
         saved = np.zeros((len(typical), self.matrix.shape[1]))
-        for some, (mean, spread) in zip(self.cycles.trainings, self._phases, strict=True):
+        draws = np.random.default_rng(0)
+        for some, (mean, spread) in zip(self._groups, self._phases, strict=True):
             other = [each[:, some] for each in typical]
-            saved[:, some] = self._saved(some, other, mean, spread * wider)
+            saved[:, some] = self._saved(some, other, mean, spread * wider, draws)
         return list(saved)
 
     def _saved(
-        self, some: slice | np.ndarray, typical: Sequence[np.ndarray], mean: float, spread: float
-    ) -> Sequence[np.ndarray]:
+        self, some: Places, typical: Sequence[np.ndarray], mean: float, spread: float,
+        draws: np.random.Generator,
+    ) -> Sequence[np.ndarray]:  # fmt: skip
         """Return the saved time of some units, with the mean and the deviation of their waiting."""
         matrix, waiting = self.matrix[:, some], self._waiting[:, some]
         if not spread:
             return [matrix.max(axis=0) - each.max(axis=0) for each in typical]
         units = matrix.shape[1]
-        draws, saved = np.random.default_rng(0), np.zeros((len(typical), units))
+        saved = np.zeros((len(typical), units))
         up_to, step = np.empty_like(waiting), max(_CELLS // len(waiting), 1)
         for first in range(0, units, step):
             chunk = slice(first, first + step)
@@ -95,7 +100,8 @@ class RankWork:
         columns, limits = np.arange(units), waiting.reshape(-1)
         differs = np.any([(each != matrix).any(axis=1) for each in typical], axis=0)
         rows = np.flatnonzero(differs)
-        count = min(_UNITS // max(units, 1), _MOST_DRAWS, _DRAWN // max(waiting.size, 1))
+        of_all = self.matrix  # the sum over all trainings has as many draws as one training has
+        count = min(_UNITS // of_all.shape[1], _MOST_DRAWS, _DRAWN // of_all.size)
         count = max(count, _FEWEST_DRAWS)
         for _ in range(count):
             phase = draws.normal(mean, spread, waiting.shape)
@@ -121,10 +127,16 @@ class RankWork:
         return np.stack([cycles.waiting_of(place) for place in range(len(self.matrix))])
 
     @cached_property
+    def _groups(self) -> list[Places]:
+        """The units of each training, or, of many trainings, all units together."""
+        trainings = self.cycles.trainings
+        return trainings if len(trainings) <= _MOST_TRAININGS else [slice(None)]
+
+    @cached_property
     def _phases(self) -> list[tuple[float, float]]:
-        """For each training: the mean and the deviation of the work in the waiting phases, ns."""
+        """For each group: the mean and the deviation of the work in the waiting phases, ns."""
         steady = self.cycles.is_steady
-        return [_phase(self._waiting[:, some][:, steady[some]]) for some in self.cycles.trainings]
+        return [_phase(self._waiting[:, some][:, steady[some]]) for some in self._groups]
 
     def _middle_and_mean(self, account: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the median and the mean of an account in the steady units of each lane."""

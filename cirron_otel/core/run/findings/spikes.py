@@ -62,11 +62,10 @@ def first_batch_findings(assessment: Assessment) -> Iterator[Finding]:
         count_of_all += int(slow.sum()) * len(aligned.lanes)
         # Between the units, the iterator of the last epoch stops its workers.
         gap = median_of(cycles.account("between_units")[later]) if later.any() else 0.0
-        for place, number in enumerate(aligned.lanes):
-            count = len(assessment.ledger.lanes[number].ns)
+        for place in range(len(aligned.lanes)):
             for account, base in (("input", usual), ("between_units", gap)):
                 own = np.where(slow, cycles.of_lane(place, account) - base, 0)
-                bid.add(number, account, aligned.to(place, own, count), is_host=True)
+                aligned.add(bid, place, account, own, is_host=True)
     if not bid.total_ns:
         return
     each_ns = bid.total_ns / count_of_all

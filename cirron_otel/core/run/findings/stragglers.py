@@ -152,8 +152,7 @@ def _price_persistent(assessment: Assessment, work: RankWork, slow: _Slow) -> Fi
             own = work.excess_of(place, float(excess[place]))
             for account, ns in own.items():
                 by_account[account] = by_account.get(account, 0) + ns
-            rest = saved - _add_own(assessment, bid, cycles, place, own,
-                                    np.minimum(saved, excess[place]))  # fmt: skip
+            rest = saved - _add_own(bid, cycles, place, own, np.minimum(saved, excess[place]))
         add_wait(assessment, bid, cycles, place, rest)
     kind, main = cause_of(by_account)
     mean = float(saved.mean()) / cycles.aligned.size
@@ -201,21 +200,12 @@ def _low_part(work: RankWork, typical: np.ndarray, saved_ns: float, low_ns: floa
 
 
 def _add_own(
-    assessment: Assessment,
-    bid: Bid,
-    cycles: Cycles,
-    place: int,
-    excess: dict[str, float],
-    amounts: np.ndarray,
+    bid: Bid, cycles: Cycles, place: int, excess: dict[str, float], amounts: np.ndarray
 ) -> np.ndarray:
     """Add the excess of a slow lane, divided by account; return what was added in each unit."""
-    aligned = cycles.aligned
-    lane, total = aligned.lanes[place], sum(excess.values())
-    count = len(assessment.ledger.lanes[lane].ns)
-    added = np.zeros(len(amounts))
+    added, total = np.zeros(len(amounts)), sum(excess.values())
     for account, ns in excess.items():
-        part = to_ns(amounts * (ns / total))
-        added += aligned.of(place, bid.add(lane, account, aligned.to(place, part, count)))
+        added += cycles.aligned.add(bid, place, account, to_ns(amounts * (ns / total)))
     return added
 
 
@@ -247,7 +237,7 @@ def _of_units(assessment: Assessment, work: RankWork) -> Finding | None:
             for account, ns in own.items():
                 total = sum(own.values())
                 by_account[account] = by_account.get(account, 0) + by_place[place] * ns / total
-            rest = saved - _add_own(assessment, bid, cycles, place, own, held)
+            rest = saved - _add_own(bid, cycles, place, own, held)
         add_wait(assessment, bid, cycles, place, rest)
     return _price_units(assessment, work, bid, units, saved, by_place, by_account)
 

@@ -20,11 +20,11 @@ class Limit(NamedTuple):
     meaning: str
 
 
-_OF_TIME: Final[Mapping[str, tuple[float, float]]] = {
+_OF_TIME: Final[Mapping[str, tuple[float, ...]]] = {
     "start_up": (0.10, 0.25), "warm_up": (0.10, 0.25), "compilation": (0.10, 0.25),
     "restarted": (0.05, 0.20), "stalled": (0.05, 0.20),
     "garbage_collection": (0.05, 0.20), "tracing": (0.05, 0.20),
-    "cpu_contention": (0.05, 0.20),
+    "cpu_contention": (0.05,),
     "slow_first_batch": (0.05, 0.20), "spikes": (0.05, 0.20), "slowing_down": (0.05, 0.20),
     "slow_interval": (0.05, 0.20), "straggler": (0.05, 0.20), "uneven": (0.05, 0.20),
     "input_bound": (0.05, 0.20), "h2d_bound": (0.05, 0.20),
@@ -33,7 +33,7 @@ _OF_TIME: Final[Mapping[str, tuple[float, float]]] = {
     "evaluation_heavy": (0.15, 0.30), "checkpoint_heavy": (0.05, 0.20),
     "logging_heavy": (0.05, 0.20), "communication_bound": (0.05, 0.20),
 }  # fmt: skip
-"""The shares of the time at which a kind is a warning, and critical."""
+"""The shares of the time at which a kind is a warning, and critical if it can be."""
 _NOTICES: Final[Mapping[str, float]] = {
     "forward_heavy": 0.10, "other_scope": 0.10, "rank_jitter": 0.05,
 }  # fmt: skip
@@ -46,9 +46,10 @@ which the machine has other work is a large part."""
 
 
 def _of_time() -> Iterator[tuple[str, Limit]]:
-    for name, (warning, critical) in _OF_TIME.items():
+    for name, (warning, *critical) in _OF_TIME.items():
         yield f"{name}.warning", Limit(warning, "share of the time for a warning")
-        yield f"{name}.critical", Limit(critical, "share of the time for `critical`")
+        for share in critical:
+            yield f"{name}.critical", Limit(share, "share of the time for `critical`")
     for name, notice in _NOTICES.items():
         yield f"{name}.notice", Limit(notice, "share of the time for a notice")
     for name, seconds in _OF_SHORT_RUNS.items():
@@ -121,7 +122,8 @@ class Limits:
 
     def severity(self, name: str, value: float) -> Severity:
         """Return the severity of a value by the thresholds `NAME.warning` and `NAME.critical`."""
-        if value >= self[f"{name}.critical"]:
+        critical = f"{name}.critical"
+        if critical in LIMITS and value >= self[critical]:
             return "critical"
         return "warning" if value >= self[f"{name}.warning"] else "notice"
 

@@ -55,24 +55,26 @@ def time_section(content: RunContent, palette: Palette) -> Element:
         "Where the time went",
         palette.legend() if content.courses else None,
         table("The steps of each rank by phase", heads, rows, right=heads[2:], class_="ranks"),
-        _trainings(content),
+        list(_trainings(content)),
         note(f"and {len(ranks) - _MOST_RANKS:,} more ranks") if len(ranks) > _MOST_RANKS else None,
         list(_phase_tables(content)),
     )
 
 
-def _trainings(content: RunContent) -> Element | None:
-    """Return the table of the trainings; None if there is only one."""
+def _trainings(content: RunContent) -> Iterator[Element]:
+    """Yield the table of the trainings, if there are several."""
     units = content.document.units
     if units is None or not units.trainings:
-        return None
+        return
     heads = ("training", plural(short(units.name, 30)), "p50", "p95", "time")
     rows = [
         (short(training_name(each)), number(each.units), *map(
             took, (each.p50_ns, each.p95_ns, each.duration_ns)))
         for each in units.trainings[:_MOST_ROWS]
     ]  # fmt: skip
-    return table("The trainings of the run", heads, rows, right=heads[1:])
+    yield table("The trainings of the run", heads, rows, right=heads[1:])
+    if len(units.trainings) > _MOST_ROWS:
+        yield note(f"and {len(units.trainings) - _MOST_ROWS:,} more")
 
 
 def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:

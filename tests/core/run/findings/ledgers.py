@@ -33,6 +33,13 @@ def second_from(ledger: Ledger, unit: int) -> Ledger:
     return ledger
 
 
+def trainings_of(ledger: Ledger, units: int) -> Ledger:
+    """Return the ledger with a training for each so many units."""
+    for lane in ledger.lanes:
+        lane.training = np.arange(len(lane.ns)) // units
+    return ledger
+
+
 def job(
     ranks: int = 1,
     units: int = 100,

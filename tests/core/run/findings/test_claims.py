@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from cirron_otel.core.run.accounts import ACCOUNTS
-from cirron_otel.core.run.figures.ledger import Lane, Ledger
-from cirron_otel.core.run.findings.claims import Claims
+from cirron_otel.core.run.figures.ledger import Lane, Ledger, by_training
+from cirron_otel.core.run.findings.claims import Bid, Claims
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
 from cirron_otel.core.run.findings.facts import Facts
 from tests.kit.ledger_identities import assert_affordable
 
-from .ledgers import START_NS, Times, job
+from .ledgers import START_NS, Times, job, trainings_of
 
 _OUTSIDE = ("start_up", "shut_down", "idle", "ended", "paused", "evaluation", "checkpoint")
 
@@ -82,6 +85,87 @@ def test_bids_never_exceed_what_is_left(seed: int) -> None:
             bid.commit()
             left = expected
         assert all(np.array_equal(claims.left(*key), each) for key, each in left.items())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_amounts_of_some_units_are_amounts_of_all_with_zeros(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    ledger = _random_ledger(generator)
+    for lane in ledger.lanes:
+        trainings = generator.integers(0, 4, len(lane.ns))
+        lane.training = np.sort(trainings) if generator.random() < 0.5 else trainings
+    claims = Claims(ledger)
+    parts, complete = claims.bid(), claims.bid()
+    for _ in range(20):
+        place = int(generator.integers(len(ledger.lanes)))
+        lane = ledger.lanes[place]
+        account = str(generator.choice(list(lane.accounts)))
+        is_host = bool(generator.random() < 0.5)
+        amounts = generator.integers(-(10**6), 10**9, len(lane.ns))
+        for some in by_training(lane.training):
+            parts.add(place, account, amounts[some], places=some, is_host=is_host)
+        complete.add(place, account, amounts, is_host=is_host)
+    assert parts.total_ns == complete.total_ns
+    assert parts.by_account == complete.by_account
+    assert parts.low_ns == pytest.approx(complete.low_ns)
+    for place, lane in enumerate(ledger.lanes):
+        for account in lane.accounts:
+            assert np.array_equal(parts.left(place, account), complete.left(place, account))
+
+
+def test_each_training_is_a_sample() -> None:
+    """Lanes with other divisions are samples of their own, and a few units are no sample."""
+
+    def plant(times: Times) -> None:
+        times["forward"] += np.tile([-5, 5], 30) * np.array([[1], [2]])
+
+    ledger = job(2, 60, plant=plant, is_synchronised=False)
+    ledger.lanes[0].training = np.repeat([0, 1, 2], (25, 30, 5))
+    ledger.lanes[1].training = np.repeat([0, 1, 2], (5, 30, 25))
+    bid = Claims(ledger).bid()
+    bid.add_all("forward")
+    first, second = (lane.accounts["forward"].astype(float) for lane in ledger.lanes)
+    exact = first[55:].sum() + second[:5].sum()
+    samples = [first[:25], first[25:55] + second[5:35], second[35:]]
+    assert bid.low_ns == pytest.approx(exact + _low(samples))
+
+
+def _low(samples: Sequence[np.ndarray]) -> float:
+    """Return the lower bound of the sum of samples of unrelated units."""
+    scaled = [each[1:] * (len(each) / (len(each) - 1)) for each in samples]
+    variance = sum(len(each) * float(each.var(ddof=1)) for each in scaled)
+    total = sum(float(each.sum()) for each in scaled)
+    degrees = sum(len(each) - 1 for each in scaled)
+    percentile = 1.2816 + 0.8467 / degrees + 0.5709 / degrees**2 + 0.2586 / degrees**3
+    return total - percentile * variance**0.5
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_claimed_times_are_as_many_as_units_for_many_trainings(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Amounts of full length for each training would be quadratic in their number."""
+    counts = []
+
+    def plant(times: Times) -> None:
+        times["input"][:, 10::60] += 900
+        times["forward"][:, 30::60] += 900
+
+    add = Bid.add
+
+    def counting(bid: Bid, *args: Any, **options: Any) -> np.ndarray:
+        taken = add(bid, *args, **options)
+        counts.append(len(taken))
+        return taken
+
+    monkeypatch.setattr(Bid, "add", counting)
+    sizes = []
+    for units in (2000, 20):
+        ledger = trainings_of(job(ranks, 2000, noise=0.05, plant=plant), units)
+        assert {e.kind for e in conclude(Facts(ledger))} >= {"SPIKES", "INPUT_SPIKES"}
+        sizes.append(sum(counts))
+        counts.clear()
+    assert sizes[1] <= 2 * sizes[0]
 
 
 def test_a_bid_that_is_not_committed_changes_nothing() -> None:

@@ -17,7 +17,6 @@ def test_lanes_with_equal_numbers_are_not_copied() -> None:
     aligned = align(ledger, [0, 1, 2])
     values = ledger.lanes[1].accounts["forward"]
     assert aligned.of(1, values) is values
-    assert aligned.to(1, values, 50) is values
 
 
 def test_the_last_of_a_repeated_unit_counts() -> None:
@@ -28,9 +27,11 @@ def test_the_last_of_a_repeated_unit_counts() -> None:
     values = np.arange(50)
     assert aligned.of(0, values).tolist() == list(range(40))
     assert aligned.of(1, values).tolist() == [*range(20), *range(30, 50)]
-    spread = aligned.to(1, np.arange(1, 41), 50)
-    assert spread[20:30].tolist() == [0] * 10
-    assert spread[30] == 21
+    claims = Claims(ledger)
+    bid = claims.bid()
+    assert aligned.add(bid, 1, "forward", np.arange(1, 41)).tolist() == list(range(1, 41))
+    taken = claims.left(1, "forward") - bid.left(1, "forward")
+    assert taken.tolist() == [*range(1, 21), *[0] * 10, *range(21, 41)]
 
 
 def test_a_lane_with_few_units_is_left_out() -> None:

@@ -9,7 +9,7 @@ from cirron_otel.core.run.findings.conclude import conclude
 from cirron_otel.core.run.findings.facts import Facts
 from cirron_otel.core.run.findings.rank_work import lower_median_of_others
 
-from .ledgers import Times, job, price_ns
+from .ledgers import Times, job, price_ns, trainings_of
 
 _KINDS = {
     "input": ("INPUT_STRAGGLER", "data_load"), "transfer": ("H2D_STRAGGLER", "h2d"),
@@ -35,6 +35,17 @@ def test_a_persistent_straggler(account: str, ranks: int) -> None:
     assert finding.cost_ns == pytest.approx(price_ns(ranks, 100, plant, noise=0.05), rel=0.1)
     assert finding.cost_ns == pytest.approx(60e6 * 100 * ranks, rel=0.15)
     assert "Rank 1 is slow" in finding.sentence
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("units", [1600, 800, 16, 10])
+def test_a_straggler_of_many_trainings_has_the_price_of_all(units: int, ranks: int) -> None:
+    def plant(times: Times) -> None:
+        times["input"][1] += 60
+
+    finding = conclude(Facts(trainings_of(job(ranks, 1600, plant=plant, noise=0.05), units)))[0]
+    assert (finding.kind, finding.ranks) == ("INPUT_STRAGGLER", [1])
+    assert finding.cost_ns == pytest.approx(price_ns(ranks, 1600, plant, noise=0.05), rel=0.1)
 
 
 def test_two_ranks_are_compared_with_each_other_and_not_with_their_mean() -> None:
