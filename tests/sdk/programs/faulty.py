@@ -79,8 +79,8 @@ GUARDS = {
     "cirron_otel.sdk.tracing.span_extras:SpanExtras.__init__",
     "cirron_otel.core.delivery.delivery:Delivery._run",
 }
-# Methods of the Span that a scope is, of the objects that `inference()` and `training()` give and of
-# the streams that the first hands out: user code calls them, too. And the words for what went wrong.
+# Methods of the Span that a scope is, of the objects that `inference()` and `training()` give, and
+# of the streams of the first: user code calls them, too. And the words for what went wrong.
 OWNED = (
     "RecordedScope", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened",
     "TrainingBlock",
