@@ -42,7 +42,9 @@ def test_no_test_is_left_out_or_repeated_if_a_worker_dies(tmp_path: Path) -> Non
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-p",
                "no:cacheprovider", "--rootdir", ".", "."]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # The options and the worker of the run around it are not its own.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )

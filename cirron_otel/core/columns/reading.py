@@ -169,10 +169,7 @@ class ColumnsReader:
         import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
         stored = set(self._store.groups(table))
-        present = [group for group in groups if group in stored]
-        for group in groups:
-            if group not in stored:
-                self.check_absent(table, group)
+        present = self._present(table, groups, stored)
         repeated = self._repeated(groups)
         conditions = _conditions(table, select, ds.field)
         names = columns or [column.name for column in TABLES[table]]
@@ -186,6 +183,15 @@ class ColumnsReader:
         parquet = ds.ParquetFileFormat(page_checksum_verification=True)
         dataset = ds.dataset(files, schema=schema_of(table), format=parquet)
         return dataset.scanner(columns=names, filter=conditions)
+
+    def _present(
+        self, table: str, groups: list[BatchGroup], stored: Collection[BatchGroup]
+    ) -> list[BatchGroup]:
+        """Return the groups that have rows in a table. Raises InputError if a file is missing."""
+        for group in groups:
+            if group not in stored:
+                self.check_absent(table, group)
+        return [group for group in groups if group in stored]
 
     def _repeated(self, groups: list[BatchGroup]) -> dict[BatchGroup, set[str]]:
         """Return the keys of each group that an earlier group has, too."""
@@ -209,13 +215,35 @@ class ColumnsReader:
         select: RowSelect,
         columns: Collection[str],
     ) -> Iterator[Any]:
+        """Yield the rows of groups, without those of `repeated`.
+
+        If a compaction replaces a group meanwhile, the groups are listed again; of those that are
+        new, batches that were read count no more.
+        """
         is_wanted = partial(_may_match, select, TIME_OF_TABLE[table])
         names = _schema_of(table, columns).names
-        for group in groups:
-            rows = read_group(self._store, table, group, names, is_wanted)
-            if keys := repeated.get(group):
+        waiting, listed = groups[::-1], set(groups)
+        read: set[str] = set()
+        is_replaced = False
+        while waiting:
+            group = waiting.pop()
+            try:
+                rows = read_group(self._store, table, group, names, is_wanted)
+            except InputError:
+                if self.counts(group):
+                    raise
+                is_replaced, now = True, self.groups(select)
+                new = [each for each in now if each not in listed]
+                listed.update(new)
+                some = [each for each in now if each in {*new, *waiting}]
+                repeated = self._repeated(some)
+                waiting = self._present(table, some, set(self._store.groups(table)))[::-1]
+                continue
+            keys = repeated.get(group, set()) | (read if is_replaced else set())
+            if keys:
                 again = pc.is_in(rows.column("batch_key"), pa.array(sorted(keys), pa.string()))
                 rows = rows.filter(pc.invert(again))
+            read.update(pc.unique(rows.column("batch_key")).to_pylist())
             yield from rows.to_batches()
 
     def _read(self, table: str, group: BatchGroup, columns: list[str] | None = None) -> Any:

@@ -94,42 +94,62 @@ class CpuReader:
         return (used - before[1]) / (at - before[0]) / max(cpus or 1, 1)
 
 
+def cpu_wait_reader(proc: Path = Path("/proc")) -> CpuWaitReader | None:
+    """Return a reader of waits for a CPU; None if the system does not report them."""
+    path = proc / "self" / "schedstat"
+    return CpuWaitReader(proc) if os.path.exists(path) else None  # noqa: PTH110 - it never raises
+
+
 class CpuWaitReader:
     """Reads for how long the training was ready to run and waited for a CPU (Linux).
 
     The kernel keeps this time for each thread (`run_delay` in `schedstat`,
     Documentation/scheduler/sched-stats.rst). The result is the wait of the training thread, and the
-    longest wait among the threads that Python has not started: libraries compute in those, and the
+    longest wait among the threads that Python does not know: libraries compute in those, and the
     training thread waits for the slowest of them.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path) -> None:
         """`proc` is the mount point of procfs."""
-        self._tasks = proc / "self" / "task"
+        self._tasks = os.fspath(proc / "self" / "task")
         self._before: dict[int, int] = {}
+        """The waits of all threads at the previous reading, ns."""
+        self._is_part = False
+        """Whether there were more threads than are read, so that an unknown one may be old."""
 
     def read(self, ident: int) -> int | None:
         """Return the wait since the previous reading, ns; `ident` is the training thread's id.
 
-        None for the first reading of a thread, and if the system does not keep the time.
+        None for the first reading of a thread, and for a thread that Python does not know.
         """
-        python = {each.native_id: each.ident for each in threading.enumerate()}
+        python = {each.ident: each.native_id for each in threading.enumerate()}
         # In a forked process, Python 3.11 has the parent's number.
-        python[os.getpid()] = threading.main_thread().ident
-        waits, training = {}, None
-        with os.scandir(self._tasks) as tasks:
-            for task in itertools.islice(tasks, _MOST_THREADS):
-                number = int(task.name)
-                if python.get(number, ident) != ident:
-                    continue
-                try:
-                    waits[number] = int(read_small(task.path + "/schedstat").split(b" ", 2)[1])
-                except (OSError, IndexError):  # it has ended, or the kernel has no such file
-                    continue
-                if number in python:
-                    training = number
-        before, self._before = self._before, waits
-        if training is None or training not in before:
+        python[threading.main_thread().ident] = os.getpid()
+        training = python.get(ident)
+        if training is None:
             return None
-        grown = {number: max(wait - before.get(number, 0), 0) for number, wait in waits.items()}
-        return grown.pop(training) + max(grown.values(), default=0)
+        before, is_part = self._before, self._is_part
+        waits = self._before = self._read(training)
+        if training not in waits or training not in before:
+            return None
+        known = {*python.values()}
+        longest = max(
+            (wait - before.get(number, wait if is_part else 0)
+             for number, wait in waits.items() if number not in known),
+            default=0,
+        )  # fmt: skip
+        return max(waits[training] - before[training], 0) + max(longest, 0)
+
+    def _read(self, training: int) -> dict[int, int]:
+        """Return the waits of the threads so far."""
+        with os.scandir(self._tasks) as tasks:
+            numbers = {int(task.name) for task in itertools.islice(tasks, _MOST_THREADS)}
+        self._is_part = len(numbers) == _MOST_THREADS
+        waits = {}
+        for number in numbers | {training}:
+            try:
+                content = read_small(f"{self._tasks}/{number}/schedstat")
+                waits[number] = int(content.split(b" ", 2)[1])
+            except (OSError, IndexError):  # the thread has ended
+                continue
+        return waits

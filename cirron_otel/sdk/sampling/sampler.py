@@ -22,7 +22,7 @@ from ..tracing.buffers import limits, local
 from ..tracing.clock import wall
 from ..tracing.mark import POINT, SampleAttributes, check_room
 from ..tracing.open_scopes import TrainingThread, pinned
-from .host_readers import CpuWaitReader
+from .host_readers import cpu_wait_reader
 from .places import Places
 from .sample import SampleReader
 
@@ -66,7 +66,7 @@ class Sampler:
         """The time when the sampling began, or when it first found a scope open, seconds."""
         self._has_scope = False
         self._places = Places(self._training) if config.places else None
-        self._cpu_wait = CpuWaitReader() if config.cpu_wait else None
+        self._cpu_wait = cpu_wait_reader() if config.cpu_wait else None
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()

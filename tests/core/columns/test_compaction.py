@@ -26,7 +26,7 @@ from cirron_otel.core.columns.known_batches import KnownBatches, PartitionBatche
 from cirron_otel.core.columns.layout import EMPTY_GROUP, BatchGroup
 from cirron_otel.core.columns.packed import arrow_rows
 from cirron_otel.core.columns.places import open_tables
-from cirron_otel.core.columns.reading import ColumnsReader
+from cirron_otel.core.columns.reading import ColumnsReader, RowSelect
 from cirron_otel.core.columns.schema import BATCHES, TABLES
 from cirron_otel.core.columns.writing import ColumnsWriter
 from cirron_otel.errors import InputError
@@ -245,6 +245,26 @@ def test_groups_that_are_replaced_while_they_are_listed(
     rows = reader.scan("spans", columns=["id"]).to_table().column("id").to_pylist()
     expected = ColumnsReader(any_place).rows("spans").column("id").to_pylist()
     assert sorted(rows) == sorted(expected)
+
+
+@pytest.mark.parametrize("is_read", [1, 7, 11])
+def test_groups_that_are_replaced_while_they_are_read(bucket_place: str, is_read: int) -> None:
+    """Each batch counts once, also one that was read, and is in a new group with others."""
+    add_singly(bucket_place, files())
+    with pytest.MonkeyPatch.context() as patch:  # as if killed before anything is removed
+        patch.setattr(compaction, "remove_groups", lambda *_: None)
+        merge(open_tables(bucket_place), groups_of(bucket_place)[5:8], LARGE)
+    reader = ColumnsReader(bucket_place)
+    expected = sorted(reader.rows("spans", columns=["id"]).column("id").to_pylist())
+    groups = reader.groups()
+    rows = reader._unrepeated(
+        "spans", reader._present("spans", groups, groups), reader._repeated(groups), RowSelect(),
+        {"id", "batch_key", "run_id", "start_ns"},
+    )  # fmt: skip
+    found = [next(rows) for _ in range(is_read)]
+    assert compact(bucket_place) >= 12
+    found += rows
+    assert sorted(row_id for each in found for row_id in each.column("id").to_pylist()) == expected
 
 
 def test_one_process_compacts(any_place: str) -> None:

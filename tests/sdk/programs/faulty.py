@@ -54,6 +54,7 @@ ENTRIES = {
     "cirron_otel.sdk.tracing.loops:batches",
     "cirron_otel.sdk.tracing.loops:_numbered",
     "cirron_otel.sdk.tracing.inference:inference",
+    "cirron_otel.sdk.tracing.trainings:training",
     "cirron_otel.sdk.session.joining:inject",
     "cirron_otel.sdk.snapshots.recorder:watch",
     "cirron_otel.sdk.tracing.scope:Scope.__init__",
@@ -78,9 +79,12 @@ GUARDS = {
     "cirron_otel.sdk.tracing.span_extras:SpanExtras.__init__",
     "cirron_otel.core.delivery.delivery:Delivery._run",
 }
-# Methods of the Span that a scope is, of the object that `inference()` gives and of the streams
-# that it hands out: user code calls them, too. And the words for what went wrong.
-OWNED = ("RecordedScope", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened")
+# Methods of the Span that a scope is, of the objects that `inference()` and `training()` give, and
+# of the streams of the first: user code calls them, too. And the words for what went wrong.
+OWNED = (
+    "RecordedScope", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened",
+    "TrainingBlock",
+)  # fmt: skip
 NO_FAULTS = ("cirron_otel.sdk.session.errors", "cirron_otel.sdk.tracing.decorators")
 MADE = ("__repr__", "__eq__", "__hash__", "__del__", "__getstate__", "__setstate__",
         "__setattr__", "__delattr__", "__getnewargs__", "_replace", "_asdict",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -31,18 +31,23 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
     causes.
     """
     waits = assessment.facts.cpu_waits
+    has_several = sum(not each.ranks for each in assessment.facts.sessions) > 1
     bid = assessment.claims.bid()
     amounts: dict[int, np.ndarray] = {}
     for place, lane in enumerate(assessment.ledger.lanes):
         readings = waits.get(lane.rank)
         if readings is None or not len(lane.ns) or lane.thread not in (None, 1):
             continue
+        if lane.rank is None and has_several:
+            continue  # which process a reading is of is unknown
         accounts = {name: bid.left(place, name).astype(np.float64) for name in WORK
                     if assessment.claims.has(place, name)}  # fmt: skip
         work = sum(accounts.values(), np.zeros(len(lane.ns)))
-        wanted = _amounts(lane, readings, work)
+        trainings = assessment.claims.trainings(place)
+        wanted = _amounts(lane, readings, work, _excess(work, trainings))
+        over = {name: _excess(each, trainings) for name, each in accounts.items()}
         taken = np.zeros(len(lane.ns))
-        for name, amount in _divided(accounts, work, wanted).items():
+        for name, amount in _divided(accounts, over, work, wanted).items():
             taken += bid.add(place, name, to_ns(amount), is_host=True)
         amounts[place] = taken
     if not bid.total_ns:
@@ -53,18 +58,26 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
         _describe(assessment, amounts, finding)
 
     finding = assessment.price("CPU_CONTENTION", bid, describe, at_most="warning")
-    # The waits are measured, so those of a notice are no other finding's either.
+    # Claim the waits even for a notice, so that no other finding has them.
     bid.commit()
     assessment.contended_ns = bid.total_ns
     if finding is not None:
         yield finding
 
 
-def _amounts(lane: Lane, readings: TimedValues, work: np.ndarray) -> np.ndarray:
+def _excess(times: np.ndarray, trainings: Sequence[slice | np.ndarray]) -> np.ndarray:
+    """Return the times above the median of their training."""
+    excess = np.zeros(len(times))
+    for some in trainings:
+        excess[some] = np.maximum(times[some] - median_of(times[some]), 0)
+    return excess
+
+
+def _amounts(lane: Lane, readings: TimedValues, work: np.ndarray, above: np.ndarray) -> np.ndarray:
     """Return the part of each unit's work that is a wait for a CPU, ns.
 
-    A reading is a sum over an interval. It belongs first to the work above the median in this
-    interval, and the rest to all work, as far as the interval is work.
+    A reading is a sum over an interval. It belongs first to the work above the median (`above`) in
+    this interval, and the rest to all work, as far as the interval is work.
     """
     order = np.argsort(readings.at, kind="stable")
     times, waits = readings.at[order], readings.values[order]
@@ -81,7 +94,7 @@ def _amounts(lane: Lane, readings: TimedValues, work: np.ndarray) -> np.ndarray:
     if not len(length):
         return np.zeros(len(work))
     density = np.maximum(np.diff(edges), 1)[unit]
-    excess = np.maximum(work - median_of(work), 0)[unit] / density * length
+    excess = above[unit] / density * length
     of_work = work[unit] / density * length
     extent = np.maximum(np.diff(times, prepend=times[0]), 1)
     wait = np.minimum(waits, extent).astype(np.float64)
@@ -100,10 +113,10 @@ def _amounts(lane: Lane, readings: TimedValues, work: np.ndarray) -> np.ndarray:
 
 
 def _divided(
-    accounts: Mapping[str, np.ndarray], work: np.ndarray, wanted: np.ndarray
-) -> dict[str, np.ndarray]:
+    accounts: Mapping[str, np.ndarray], over: Mapping[str, np.ndarray], work: np.ndarray,
+    wanted: np.ndarray,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Divide the amount of each unit: first by the excess of its accounts, then by their times."""
-    over = {name: np.maximum(each - median_of(each), 0) for name, each in accounts.items()}
     total = sum(over.values(), np.zeros(len(work)))
     first = np.minimum(wanted, total)
     rest = np.minimum(wanted, work) - first

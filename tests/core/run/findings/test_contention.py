@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cirron_otel.core.analysis.summary import SessionSummary
 from cirron_otel.core.run.figures.ledger import Ledger
 from cirron_otel.core.run.figures.timed_marks import TimedValues
 from cirron_otel.core.run.findings.conclude import conclude, not_assessed
@@ -155,6 +156,40 @@ def test_severity_and_price_of_another_cause_are_those_without_the_waits(factor:
     finding = conclude(Facts(ledger, cpu_waits=waits))[0]
     assert (finding.kind, finding.severity) == ("INPUT_BOUND", "critical")
     assert finding.cost_ns == pytest.approx(400 * 29 * MS, rel=0.02)
+
+
+def test_waits_belong_to_the_slow_units_of_their_training() -> None:
+    """Units of the second training take ten times as long, without waiting."""
+    extra = np.zeros(200)
+    extra[40:60] = 1_000
+
+    def plant(times: Times) -> None:
+        for name in times:
+            times[name][:, 100:] *= 10
+        times["forward"][0] += extra
+
+    ledger = job(1, 200, plant=plant)
+    (lane,) = ledger.lanes
+    lane.training = np.repeat([0, 1], 100)
+    one = TimedValues(
+        np.array([lane.start[0], lane.start[-1] + lane.ns[-1]]),
+        np.array([0, int(extra.sum()) * MS]),
+    )
+    findings = conclude(Facts(ledger, cpu_waits={None: one}))
+    (finding,) = [each for each in findings if each.kind == "CPU_CONTENTION"]
+    assert finding.steps == [(40, 59)]
+    assert not [each for each in findings if each.kind in ("SLOW_INTERVAL", "SPIKES")]
+
+
+@pytest.mark.parametrize(("processes", "is_found"), [(1, True), (2, False)])
+def test_readings_of_several_processes_without_ranks_are_not_used(
+    processes: int, is_found: bool
+) -> None:
+    ledger = job(plant=lambda times: times.update(forward=times["forward"] + 90))
+    sessions = [SessionSummary(str(number), "closed") for number in range(processes)]
+    waits = {None: readings(ledger, 0, np.full(100, 90.0))}
+    findings = conclude(Facts(ledger, cpu_waits=waits, sessions=sessions))
+    assert ("CPU_CONTENTION" in {each.kind for each in findings}) is is_found
 
 
 @pytest.mark.parametrize("seed", range(40))
