@@ -9,7 +9,7 @@ import numpy as np
 
 from ....semconv import CPU_ALLOWED
 from ..figures.durations import to_ns
-from ..figures.ledger import Lane
+from ..figures.ledger import Lane, Places, by_training
 from ..figures.medians import median_of
 from ..figures.timed_marks import TimedValues
 from .assessment import Assessment, add_wait, advise, locate
@@ -43,7 +43,7 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
         accounts = {name: bid.left(place, name).astype(np.float64) for name in WORK
                     if assessment.claims.has(place, name)}  # fmt: skip
         work = sum(accounts.values(), np.zeros(len(lane.ns)))
-        trainings = assessment.claims.trainings(place)
+        trainings = by_training(lane.training)
         wanted = _amounts(lane, readings, work, _excess(work, trainings))
         over = {name: _excess(each, trainings) for name, each in accounts.items()}
         taken = np.zeros(len(lane.ns))
@@ -57,7 +57,7 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
     def describe(finding: Finding) -> None:
         _describe(assessment, amounts, finding)
 
-    finding = assessment.price("CPU_CONTENTION", bid, describe, at_most="warning")
+    finding = assessment.price("CPU_CONTENTION", bid, describe)
     # Claim the waits even for a notice, so that no other finding has them.
     bid.commit()
     assessment.contended_ns = bid.total_ns
@@ -65,7 +65,7 @@ def contention_findings(assessment: Assessment) -> Iterator[Finding]:
         yield finding
 
 
-def _excess(times: np.ndarray, trainings: Sequence[slice | np.ndarray]) -> np.ndarray:
+def _excess(times: np.ndarray, trainings: Sequence[Places]) -> np.ndarray:
     """Return the times above the median of their training."""
     excess = np.zeros(len(times))
     for some in trainings:
