@@ -56,7 +56,12 @@ class OptimizerTrainings:
                 record_error("torch", error)
 
     def epoch_begins(self) -> None:
-        """Examine the optimizers that have stepped outside of an epoch only once more."""
+        """Examine the optimizers once more that have stepped outside of an epoch only.
+
+        In a thread that has examined none, examine all: they may have stepped in other threads.
+        """
+        if self._examined and local.b.ident not in self._examined:
+            self.forget()
         if self._outside:
             outside, self._outside = self._outside, set()
             self._forget(outside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import cirron_otel as ci
+from cirron_otel.sdk.instrumentation.torch.torch_state import TorchState
 from tests.kit.sessions.spool_trees import Spool
 
 from .one_session import recorded
@@ -144,6 +146,30 @@ def test_models_and_optimizers_are_released(tmp_path: Path) -> None:
         assert [each() for each in gone] == [None] * 6
 
     recorded(tmp_path, program)
+
+
+@pytest.mark.parametrize("method", ["forget", "epoch_begins"])
+def test_optimizers_of_other_threads_step_while_all_are_forgotten(method: str) -> None:
+    torch_state = TorchState()
+    optimizers = torch_state.trainings
+    thread, others = threading.get_ident(), {-1: {1, 2}, -2: {3}}
+    optimizers._examined, optimizers._outside = {thread: {4}, **others}, {5, 6}
+    examined, outside = optimizers._examined, optimizers._outside
+
+    class Stepping(dict[int, Any]):
+        """Another optimizer steps in another thread while one is removed."""
+
+        def pop(self, key: int, default: Any = None) -> Any:
+            for each in (*list(examined.values()), outside):
+                each.add(100 + key)
+            examined.setdefault(-10 - key, set())
+            return super().pop(key, default)
+
+    known = range(1, 7)
+    torch_state.optimizers = Stepping.fromkeys(known)
+    getattr(optimizers, method)()
+    left = {"forget": {5, 6}, "epoch_begins": {1, 2, 3, 4}}[method]
+    assert set(torch_state.optimizers) == left
 
 
 def test_a_forked_child_counts_from_0(tmp_path: Path) -> None:
