@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from ...semconv import TRAINING, TRAINING_NAME
 from ..flush.json_attributes import text_of
 from ..session.errors import record_error
 from .buffers import MarkEntry, hooks, local
@@ -21,8 +22,6 @@ from .phase import STEPS, Step
 from .scope import NO_SESSION
 from .state import state
 
-TRAINING: Final = "training"
-"""The attribute of a step, and the name of the mark at the beginning of a training."""
 NUMBERED: Final = frozenset(("epoch", *STEPS))
 """The names of scopes whose records have the attribute."""
 
@@ -165,7 +164,7 @@ class Trainings:
             self._begin(thread, training, at, is_call=True)
             if training.number or name is not None:
                 training.is_marked = True
-                attrs = {} if name is None else {"name": text_of(name)}
+                attrs = {} if name is None else {TRAINING_NAME: text_of(name)}
                 local.b.marks.append(_mark(state.session, training, at, attrs))
         self.forget_optimizers()
         return training

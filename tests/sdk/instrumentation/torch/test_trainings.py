@@ -1,4 +1,4 @@
-"""Trainings of a process are told apart by their optimizers: each loop with its numbers."""
+"""Trainings of a process are detected by their optimizers: each loop with its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of several trainings, which the hooks tell apart."""
+"""Programs of several trainings, which the hooks detect."""
 
 from __future__ import annotations
 
