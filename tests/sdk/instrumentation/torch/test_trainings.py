@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cirron_otel as ci
 from cirron_otel.sdk.instrumentation.torch.torch_state import TorchState
@@ -174,8 +175,14 @@ def test_optimizers_of_other_threads_step_while_all_are_forgotten(method: str) -
 
 def test_a_forked_child_counts_from_0(tmp_path: Path) -> None:
     def child() -> None:
-        fit(net(), epochs=1)
-        fit(net(), epochs=1)
+        for _ in range(2):
+            model = net()
+            optimizer = sgd(model)
+            for _ in loader():
+                for each in model.parameters():
+                    # Autograd raises an error if it had threads of its own ahead of the fork.
+                    each.grad = torch.ones_like(each)
+                optimizer.step()
         ci.shutdown()
 
     def program() -> None:
