@@ -167,7 +167,8 @@ def test_optimizers_of_other_threads_step_while_all_are_forgotten(method: str) -
             return super().pop(key, default)
 
     known = range(1, 7)
-    torch_state.optimizers = Stepping.fromkeys(known)
+    stepping: Any = Stepping.fromkeys(known)
+    torch_state.optimizers = stepping
     getattr(optimizers, method)()
     left = {"forget": {5, 6}, "epoch_begins": {1, 2, 3, 4}}[method]
     assert set(torch_state.optimizers) == left
