@@ -12,6 +12,12 @@ JOB = "cirron.job"
 MICRO_STEP = "micro_step"
 """The name of the scope of one step of gradient accumulation."""
 
+TRAINING = "training"
+"""The attribute of a step with the number of its training within the process; absent for 0. A mark
+of this name at the beginning of a training has the number."""
+TRAINING_NAME = "name"
+"""The attribute of that mark with the name of the training."""
+
 # Resource
 SERVICE_NAME = "service.name"
 DEFAULT_SERVICE_NAME = "cirron"

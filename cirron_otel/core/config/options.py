@@ -188,7 +188,7 @@ class Config:
     trainings: bool = _option(
         True,
         BOOLEAN,
-        "tell the trainings of a process apart by their optimizers; `ci.training` works without it",
+        "detect the trainings of a process by their optimizers; `ci.training` works without it",
     )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"

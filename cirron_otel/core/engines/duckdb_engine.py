@@ -15,19 +15,11 @@ import pyarrow.parquet as pq
 
 from ... import exactjson
 from ...errors import InputError, TargetError
-from ...semconv import JOB, SESSION
+from ...semconv import JOB, SESSION, TRAINING, TRAINING_NAME
 from ..analysis.run_batch import STEP_NAMES, RunBatchOutline, add_end, outline_of_otel
 from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
-from ..records.rows import (
-    DEVICE_PEAK,
-    MAX_TEXT,
-    NAME,
-    PEAK_SAMPLES,
-    PHASES_ARE_SUMS,
-    RESERVED_PEAK,
-    TRAINING,
-)
+from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
 from .columnar_batches import ColumnarBatches
 from .engine import MARK, PLACE, PLACES, REPEATED, SPAN, Schema, SqlEngine, Table
@@ -63,7 +55,7 @@ _NO_ATTRIBUTES: Final = """
 _MARK_QUERY: Final = f"""
 SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value
-        WHEN name = '{TRAINING}' THEN left(attributes['{NAME}'].string_value, {MAX_TEXT})
+        WHEN name = '{TRAINING}' THEN left(attributes['{TRAINING_NAME}'].string_value, {MAX_TEXT})
     END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ... import exactjson
 from ...errors import InputError
-from ...semconv import HW_ID
+from ...semconv import HW_ID, TRAINING, TRAINING_NAME
 from .schema import FROM_USER, Mark, Shape, Snapshot, Span, shapes_of
 
 _ERROR = 2
@@ -31,11 +31,6 @@ PHASES_ARE_SUMS = "traceml.phases_are_sums"
 """The attribute of an imported step of which only the sums of its phases are recorded."""
 _LENGTH_OF_NONE = len("{}")
 _SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
-TRAINING = "training"
-"""The attribute of a step with the number of its training within the process; absent for 0. A mark
-of this name at the beginning of a training has the number."""
-NAME = "name"
-"""The attribute of that mark with the name of the training."""
 _TRAINING_TEXT = f'"{TRAINING}"'.encode()
 _INT64 = range(-(2**63), 2**63)
 Attributes: TypeAlias = msgspec.Raw
@@ -177,7 +172,7 @@ def device_of(mark: IndexedMark) -> str | None:
     if name != TRAINING and not name.startswith("hw."):
         return None
     attributes = mark.attributes
-    key = NAME if name == TRAINING else HW_ID
+    key = TRAINING_NAME if name == TRAINING else HW_ID
     device = attributes.get(key) if isinstance(attributes, dict) else None
     return shown(device) if isinstance(device, str) else None
 

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
-from ..tracing.buffers import forget_newest, registry
+from ..tracing.buffers import forget_newest, registry, spared_scopes
 from ..tracing.clock import now, wall, wall_now
 from ..tracing.enclosing import EnclosingSpan
 from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
@@ -291,7 +291,7 @@ class FlushBuilder:
     def waiting_steps(self) -> list[Scope]:
         """Return the steps that have no record yet. Any thread may call this method."""
         waiting: list[Any] = [scope for each in tuple(registry) for scope in each.scopes.copy()]
-        waiting += [*self._drain.scopes.copy(), *self._open.copy()]
+        waiting += [*spared_scopes.copy(), *self._drain.scopes.copy(), *self._open.copy()]
         return [scope for scope in waiting if scope._id and is_step(scope)]
 
     # --- taking ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..tracing import buffers as buf
 from ..tracing import unwinding
 from ..tracing.scope import NO_SESSION, drops
 from ..tracing.state import state
+from ..tracing.trainings import trainings
 from .errors import errors, record_error, report_problem
 from .exits import Exits
 from .handle import Profiler, active, announce_end, end_session, flush_within, seal_late
@@ -60,6 +61,7 @@ def _in_child() -> None:
         buf.hooks.wake = buf.hooks.first = _nothing
         clear_scopes()
         unwinding.forget()
+        trainings.restart(tuple)  # their lock may be held by a thread that the child lacks
         if _forks.after is not None:
             _forks.after()
     except Exception as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from operator import length_hint
 from os import urandom
@@ -50,7 +50,7 @@ limits = BufferLimits()
 
 
 class BufferHooks:
-    """Callbacks for full buffers and for threads that draw ids; the pipeline sets them."""
+    """Callbacks for full buffers and for threads that begin or draw ids; the pipeline sets most."""
 
     def __init__(self) -> None:
         self.wake = _nothing
@@ -58,9 +58,16 @@ class BufferHooks:
         """Called when a thread has used up its ids, and for a mark made outside of every session. A
         pipeline then checks that its flush thread is alive, and a forked child opens its own
         session."""
+        self.thread_begins: Callable[[int], None] = _ignore
+        """Called with the id of a thread at its first record, which an ended thread may have had;
+        set by the module of trainings."""
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore(_thread: int) -> None:
     pass
 
 
@@ -204,6 +211,7 @@ class Local(threading.local):
         self.b = Buffers()
         self._sentinel = _Sentinel(self.b)
         registry.add(self.b)
+        hooks.thread_begins(self.b.ident)
 
 
 local = Local()

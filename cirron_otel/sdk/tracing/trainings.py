@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from ...semconv import TRAINING, TRAINING_NAME
 from ..flush.json_attributes import text_of
 from ..session.errors import record_error
 from .buffers import MarkEntry, hooks, local
@@ -21,8 +22,6 @@ from .phase import STEPS, Step
 from .scope import NO_SESSION
 from .state import state
 
-TRAINING: Final = "training"
-"""The attribute of a step, and the name of the mark at the beginning of a training."""
 NUMBERED: Final = frozenset(("epoch", *STEPS))
 """The names of scopes whose records have the attribute."""
 
@@ -51,12 +50,23 @@ class Training:
         self.instead: Training | None = None
         """The training that its steps belong to, because it turned out not to be another one."""
 
+    @property
+    def final(self) -> Training:
+        """The training that its steps belong to: itself, unless `instead` is set."""
+        training = self
+        while training.instead is not None:
+            training = training.instead
+        return training
+
 
 class Beginning(NamedTuple):
     """The time (monotonic ns) from which the steps of a thread belong to a training."""
 
     at: int
-    training: Training
+    training: Training | None
+    """None at the start of a thread with the id of an ended one: it is in no training yet."""
+    is_caller: bool = False
+    """Whether the thread has called `ci.training` by then."""
 
 
 class Trainings:
@@ -73,16 +83,15 @@ class Trainings:
 
         `waiting_steps` returns the steps that have no record yet; any thread may call it.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call `ci.training` during a call
         self._waiting_steps = waiting_steps
         self.first = Training(0, 0)
         self.all = [self.first]
         """All trainings, by number."""
         self._begun: dict[int, list[Beginning]] = {}
-        """The beginnings in each thread."""
+        """The beginnings in each thread, by its id."""
         self._calls: list[Beginning] = []
         """The beginnings by calls of the program, in all threads."""
-        self._callers: set[int] = set()
         self.is_used = False
         """Whether there are beginnings; otherwise every step belongs to training 0."""
         self.forget_optimizers()
@@ -95,11 +104,15 @@ class Trainings:
         return {TRAINING: number} if number else {}
 
     def recorded(self, scope: Any) -> dict[str, int]:
-        """Do the same for a scope whose record is created now."""
-        training = self.at(scope._thread, scope._start)
-        if scope._name in STEPS:
-            training.has_step = True
-        return {TRAINING: training.number} if training.number else {}
+        """Return the attribute of a scope whose record is created now.
+
+        The number of a step in a record is not used again.
+        """
+        with self._lock:
+            training = self.at(scope._thread, scope._start)
+            if scope._name in STEPS:
+                training.has_step = True
+            return {TRAINING: training.number} if training.number else {}
 
     def marks_of(self, ended: Iterable[Any], session: Any) -> list[MarkEntry]:
         """Return the marks of trainings whose first steps are among the scopes `ended`.
@@ -110,28 +123,34 @@ class Trainings:
         if self.is_used and not all(each.is_marked or each.instead for each in tuple(self.all)):
             for scope in ended:
                 if type(scope._name) is str and scope._name in STEPS:
-                    training = self.at(scope._thread, scope._start)
-                    if not training.is_marked:
-                        training.is_marked = True
-                        marks.append(_mark(session, training, training.begun, {}))
+                    with self._lock:
+                        training = self.at(scope._thread, scope._start)
+                        if not training.is_marked:
+                            training.is_marked = True
+                            marks.append(_mark(session, training, training.begun, {}))
         return marks
 
     def at(self, thread: int, time: int) -> Training:
         """Return the training that a step which begins at `time` belongs to.
 
-        In a thread that does not call `ci.training`, the calls of other threads count.
+        Until its own first call of `ci.training`, the calls of other threads count in a thread.
         """
         begun = _last(self._begun.get(thread, ()), time)
-        if thread not in self._callers:
+        training = None if begun is None else begun.training
+        if begun is None or not begun.is_caller:
             call = _last(self._calls, time)
-            if call is not None and (begun is None or begun.at <= call.at):
-                begun = call
-        training = self.first if begun is None else begun.training
-        while training.instead is not None:
-            training = training.instead
-        return training
+            if call is not None and (begun is None or training is None or begun.at <= call.at):
+                training = call.training
+        return (training or self.first).final
 
     # --- beginnings -----------------------------------------------------------------------------
+
+    def thread_begins(self, thread: int) -> None:
+        """Let a new thread be in no training of an ended thread that had the same id."""
+        if thread in self._begun:
+            with self._lock:
+                self._begin(thread, None, now())
+            self.forget_optimizers()
 
     def call(self, name: Any) -> Training:
         """Begin a training for the program."""
@@ -140,12 +159,12 @@ class Trainings:
             training = before = self.at(thread, at)
             if training.is_explicit or self._has_step(training):
                 training = self._new(at)
-                training.outer = before if before.is_block else None
+                training.outer = before if before.is_block else before.outer
             training.is_explicit, training.begun = True, at
-            self._begin(thread, Beginning(at, training), is_call=True)
+            self._begin(thread, training, at, is_call=True)
             if training.number or name is not None:
                 training.is_marked = True
-                attrs = {} if name is None else {"name": text_of(name)}
+                attrs = {} if name is None else {TRAINING_NAME: text_of(name)}
                 local.b.marks.append(_mark(state.session, training, at, attrs))
         self.forget_optimizers()
         return training
@@ -162,7 +181,7 @@ class Trainings:
                 outer = training.outer
                 while outer is not None and outer.is_over:
                     outer = outer.outer
-                self._begin(thread, Beginning(at, outer or self._new(at)), is_call=True)
+                self._begin(thread, outer or self._new(at), at, is_call=True)
         self.forget_optimizers()
 
     def begin_in(self, epoch: Any, thread: int) -> Training:
@@ -170,7 +189,7 @@ class Trainings:
         with self._lock:
             training = self._new(epoch._start)
             training.begun_in = epoch._id
-            self._begin(thread, Beginning(epoch._start, training))
+            self._begin(thread, training, epoch._start)
         return training
 
     def return_to(self, training: Training, epoch: Any, thread: int) -> None:
@@ -179,7 +198,7 @@ class Trainings:
             last = self.at(thread, now())
             if not (last.is_explicit or last.has_optimizer) and last is not self.first:
                 last.instead = training  # no step followed the end of the program's training
-            self._begin(thread, Beginning(epoch._start, training))
+            self._begin(thread, training, epoch._start)
 
     def _new(self, at: int) -> Training:
         """Return a training with the next number. A number without steps is used again."""
@@ -190,14 +209,18 @@ class Trainings:
         self.all.append(training)
         return training
 
-    def _begin(self, thread: int, beginning: Beginning, *, is_call: bool = False) -> None:
+    def _begin(
+        self, thread: int, training: Training | None, at: int, *, is_call: bool = False
+    ) -> None:
         beginnings = self._begun.setdefault(thread, [])
-        if beginnings and beginnings[-1].at > beginning.at:
-            beginning = Beginning(beginnings[-1].at, beginning.training)
+        is_caller = is_call
+        if beginnings:
+            at = max(at, beginnings[-1].at)
+            is_caller |= beginnings[-1].is_caller and training is not None
+        beginning = Beginning(at, training, is_caller)
         beginnings.append(beginning)
         if is_call:
             self._calls.append(beginning)
-            self._callers.add(thread)
         self.is_used = True
 
     def _has_step(self, training: Training) -> bool:
@@ -228,6 +251,7 @@ def nothing() -> None:
 
 trainings = Trainings()
 """The trainings of this process."""
+hooks.thread_begins = trainings.thread_begins
 
 
 class TrainingBlock:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +22,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import cirron_otel as ci
 from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.clock import now
+from cirron_otel.sdk.tracing.trainings import Training, Trainings, trainings
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.kit.sessions.spool_trees import read_spool
 from tests.sdk.conftest import OpenSession
@@ -93,6 +102,16 @@ def _inner_block() -> None:
     steps()
 
 
+def _block_after_a_bare_call_in_a_block() -> None:
+    with ci.training("a"):
+        steps()
+        ci.training("b")
+        steps()
+        with ci.training("c"):
+            steps()
+        steps()
+
+
 def _without_steps() -> None:
     with ci.training("failed"):
         pass
@@ -126,6 +145,11 @@ def _ended_by_an_exception() -> None:
             _inner_block,
             [None, None, 1, 1, None, None, 2, 2],
             [(0, "outer"), (1, "inner"), (2, None)],
+        ),
+        (
+            _block_after_a_bare_call_in_a_block,
+            [None, None, 1, 1, 2, 2, None, None],
+            [(0, "a"), (1, "b"), (2, "c")],
         ),
         (_without_steps, [1, 1], [(0, "failed"), (1, "next")]),
         (_ended_by_an_exception, [None, None, 1, 1], [(0, "broken"), (1, None)]),
@@ -215,6 +239,168 @@ def test_calls_of_one_thread_count_for_a_thread_without_calls(session: OpenSessi
             ci.training()
             pool.submit(steps).result()
     assert numbers(session.rows()[0]) == [None, None, 1, 1]
+
+
+def test_the_first_call_of_a_thread_does_not_renumber_its_earlier_steps(
+    session: OpenSession,
+) -> None:
+    ci.training("a")
+    steps()
+    ci.training("b")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(steps).result()
+        pool.submit(ci.training, "c").result()
+        pool.submit(steps).result()
+    rows, marks = session.rows()
+    assert numbers(rows) == [None, None, 1, 1, 2, 2]
+    assert marks_of(marks, session) == [(0, "a"), (1, "b"), (2, "c")]
+
+
+def _in_thread(work: Callable[[], None], ident: int | None = None) -> int:
+    """Run a function in a new thread whose id is `ident`, that of a thread that has ended."""
+    ran: list[int] = []
+
+    def run() -> None:
+        if ident in (None, threading.get_ident()):
+            work()
+            ran.append(threading.get_ident())
+
+    for _ in range(1_000):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if ran:
+            return ran[0]
+    raise AssertionError("no other thread got the id of the thread that has ended")
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_thread_is_in_no_training_of_an_ended_thread_with_its_id(
+    calls: bool, session: OpenSession
+) -> None:
+    def first() -> None:
+        ci.training("warm")
+        steps()
+
+    def second() -> None:
+        steps()
+        if calls:
+            ci.training("own")
+            steps()
+
+    ident = _in_thread(first)
+    ci.training("main")
+    _in_thread(second, ident)
+    rows, marks = session.rows()
+    assert numbers(rows) == [None, None, 1, 1, *([2, 2] if calls else [])]
+    assert marks_of(marks, session)[:2] == [(0, "warm"), (1, "main")]
+
+
+def test_a_call_while_the_thread_makes_another_one_returns(session: OpenSession) -> None:
+    """A signal handler may make the inner call."""
+
+    def call() -> None:
+        with trainings._lock:
+            ci.training("inner")
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert marks_of(session.rows()[1], session) == [(0, "inner")]
+
+
+def test_a_block_ends_in_a_child_that_is_forked_during_a_call(tmp_path: Path) -> None:
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with trainings._lock:
+            is_held.set()
+            is_over.wait()
+
+    with ci.profile(output_dir=tmp_path, exporters="none", sample_interval=None):
+        block = ci.training("parent").__enter__()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        is_held.wait()
+        end = partial(block.__exit__, None, None, None)
+        child = multiprocessing.get_context("fork").Process(target=end)
+        child.start()
+        is_over.set()
+        child.join(30)
+        child.kill()  # only if it hangs
+        child.join()
+        thread.join()
+    assert child.exitcode == 0
+
+
+def test_a_step_spared_by_a_full_buffer_precedes_the_first_call(
+    session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers.limits, "scopes", 10)
+    with ci.scope("step", 0):
+        for _ in range(2_000):
+            with ci.scope("part"):
+                pass
+    assert buffers.spared_scopes
+    ci.training("second")
+    rows, marks = session.rows()
+    assert numbers(rows) == [None]
+    assert marks_of(marks, session) == [(1, "second")]
+
+
+@pytest.mark.parametrize("creates", ["record", "mark"])
+@pytest.mark.parametrize("line", range(10))
+def test_a_number_in_a_record_is_not_used_again(
+    creates: str, line: int, session: OpenSession
+) -> None:
+    """While the flush thread creates a record, at each of its lines, another training replaces the
+    one of the record, and a further one begins."""
+    thread, begun = threading.get_ident(), now()
+    epoch = SimpleNamespace(_start=begun, _id=1)
+    scope: Any = SimpleNamespace(_thread=thread, _start=begun, _name="step")
+    replaced = trainings.begin_in(epoch, thread)
+    later: list[Training] = []
+
+    def replace(*, blocking: bool) -> None:
+        replaced.instead = trainings.first
+        if trainings._lock.acquire(blocking=blocking):
+            later.append(trainings.begin_in(SimpleNamespace(_start=now(), _id=2), thread))
+            trainings._lock.release()
+
+    def other_thread() -> None:
+        other = threading.Thread(target=replace, kwargs={"blocking": False})
+        other.start()
+        other.join()
+
+    code = (Trainings.recorded if creates == "record" else Trainings.marks_of).__code__
+    with interrupted(code, line, other_thread):
+        if creates == "record":
+            found = trainings.recorded(scope).get("training", 0)
+        else:
+            entries = trainings.marks_of([scope], session.scope)
+            found = entries[0][2] if entries else 0
+    if not later:
+        replace(blocking=True)
+    assert found == 0 or later[0].number != found
+
+
+@contextmanager
+def interrupted(code: CodeType, number: int, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` ahead of a line, counted from 0, that this thread executes in a function."""
+    lines = count()
+
+    def of_line(_frame: Any, event: str, _value: Any) -> Any:
+        if event == "line" and next(lines) == number:
+            action()
+        return of_line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, _event, _value: of_line if frame.f_code is code else None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def test_an_open_step_in_the_journal_has_the_number(session: OpenSession) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....semconv import TRAINING
 from ...analysis.breakdown import STEP
-from ...records.rows import TRAINING
 from ..relations import ABSENT, INTEGER, NO_TEXT, Block, Texts
 from .durations import table_figures
 from .ledger import Lane, Ledger, Places

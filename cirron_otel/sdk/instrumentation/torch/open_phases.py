@@ -81,7 +81,8 @@ class OpenPhases(OpenStep):
         self.stepping: Any = None
         """The optimizer step that is open."""
         self.spare: Any = None
-        """The last object in `stepping`, for reuse."""
+        """The last object in `stepping`, for reuse; after a skipped optimizer step, one with the
+        step in place of the phase."""
         self.called = 0
         """The id of the optimizer whose step has begun at its call; 0 after torch's hook."""
         self.was_forward = False

@@ -392,6 +392,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
             if id(optimizer) not in tracker.torch_state.optimizers:
                 _register(tracker, optimizer)
                 tracker.torch_state.trainings.stepped(tracker, optimizer, iteration.step)
+            tracker.spare = OpenOptimizerStep(iteration.step, optimizer, has_closure=False)
     except Exception as error:
         record_error("torch", error)
 

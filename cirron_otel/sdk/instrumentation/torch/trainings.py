@@ -56,7 +56,12 @@ class OptimizerTrainings:
                 record_error("torch", error)
 
     def epoch_begins(self) -> None:
-        """Examine the optimizers that have stepped outside of an epoch only once more."""
+        """Examine the optimizers once more that have stepped outside of an epoch only.
+
+        In a thread that has examined none, examine all: they may have stepped in other threads.
+        """
+        if self._examined and local.b.ident not in self._examined:
+            self.forget()
         if self._outside:
             outside, self._outside = self._outside, set()
             self._forget(outside)
@@ -64,11 +69,11 @@ class OptimizerTrainings:
     def forget(self) -> None:
         """Examine every optimizer once more."""
         examined, self._examined = self._examined, {}
-        for each in examined.values():
+        for each in list(examined.values()):  # other threads may still add optimizers
             self._forget(each)
 
     def _forget(self, optimizers: Iterable[int]) -> None:
-        for each in optimizers:
+        for each in list(optimizers):
             self._torch_state.optimizers.pop(each, None)
 
     def _examine(self, tracker: Any, optimizer: Any, phase: Phase) -> None:
@@ -124,7 +129,7 @@ class OptimizerTrainings:
         if not any(entries) and before.has_optimizer:
             ids = {id(each) for each in _parameters(optimizer)}
             entries = [each for each in self._models if _contains(each[0](), ids)]
-        found = {_final(each[1]) for each in entries if each is not None}
+        found = {each[1].final for each in entries if each is not None}
         found = {training for training in found if not training.is_over}
         if before in found or not found:
             return before if found else None
@@ -167,7 +172,8 @@ class OptimizerTrainings:
 
     def _release(self) -> None:
         """Release the entries of objects that are gone."""
-        storages, optimizers = self._storages.items(), self._optimizers.items()
+        # Copied: other threads may add entries.
+        storages, optimizers = list(self._storages.items()), list(self._optimizers.items())
         self._storages = {key: entry for key, entry in storages if not entry[0].expired()}
         self._optimizers = {key: entry for key, entry in optimizers if entry[0]() is not None}
         self._models = [entry for entry in self._models if entry[0]() is not None]
@@ -194,13 +200,6 @@ def _contains(model: Any, parameters: set[int]) -> bool:
         return model is not None and any(id(each) in parameters for each in model.parameters())
     except Exception:  # code of the program, such as a method of that name
         return False
-
-
-def _final(training: Training) -> Training:
-    """Return the training that counts instead, if there is one."""
-    while training.instead is not None:
-        training = training.instead
-    return training
 
 
 def _epoch_around(scope: Any) -> Any:

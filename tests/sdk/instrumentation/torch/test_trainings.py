@@ -1,9 +1,10 @@
-"""Trainings of a process are told apart by their optimizers: each loop with its numbers."""
+"""Trainings of a process are detected by their optimizers: each loop with its numbers."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cirron_otel as ci
+from cirron_otel.sdk.instrumentation.torch.torch_state import TorchState
 from tests.kit.sessions.spool_trees import Spool
 
 from .one_session import recorded
@@ -146,10 +149,41 @@ def test_models_and_optimizers_are_released(tmp_path: Path) -> None:
     recorded(tmp_path, program)
 
 
+@pytest.mark.parametrize("method", ["forget", "epoch_begins"])
+def test_optimizers_of_other_threads_step_while_all_are_forgotten(method: str) -> None:
+    torch_state = TorchState()
+    optimizers = torch_state.trainings
+    thread, others = threading.get_ident(), {-1: {1, 2}, -2: {3}}
+    optimizers._examined, optimizers._outside = {thread: {4}, **others}, {5, 6}
+    examined, outside = optimizers._examined, optimizers._outside
+
+    class Stepping(dict[int, Any]):
+        """Another optimizer steps in another thread while one is removed."""
+
+        def pop(self, key: int, default: Any = None) -> Any:
+            for each in (*list(examined.values()), outside):
+                each.add(100 + key)
+            examined.setdefault(-10 - key, set())
+            return super().pop(key, default)
+
+    known = range(1, 7)
+    stepping: Any = Stepping.fromkeys(known)
+    torch_state.optimizers = stepping
+    getattr(optimizers, method)()
+    left = {"forget": {5, 6}, "epoch_begins": {1, 2, 3, 4}}[method]
+    assert set(torch_state.optimizers) == left
+
+
 def test_a_forked_child_counts_from_0(tmp_path: Path) -> None:
     def child() -> None:
-        fit(net(), epochs=1)
-        fit(net(), epochs=1)
+        for _ in range(2):
+            model = net()
+            optimizer = sgd(model)
+            for _ in loader():
+                for each in model.parameters():
+                    # Autograd raises an error if it had threads of its own ahead of the fork.
+                    each.grad = torch.ones_like(each)
+                optimizer.step()
         ci.shutdown()
 
     def program() -> None:

@@ -1,4 +1,4 @@
-"""Programs of several trainings, which the hooks tell apart."""
+"""Programs of several trainings, which the hooks detect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import copy
 import gc
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import torch
 from torch.nn import Module
@@ -197,6 +199,26 @@ def folds_in_threads() -> None:
         thread.join()
 
 
+def folds_whose_epochs_are_in_threads() -> None:
+    for _ in range(2):
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(2):
+            thread = threading.Thread(target=fit, args=(model, optimizer, 1))
+            thread.start()
+            thread.join()
+
+
+def folds_whose_epochs_are_in_threads_with_new_ids() -> None:
+    with ExitStack() as threads:
+        for _ in range(2):
+            model = net()
+            optimizer = sgd(model)
+            for _ in range(2):
+                thread = threads.enter_context(ThreadPoolExecutor(1))
+                thread.submit(fit, model, optimizer, 1).result()
+
+
 SEVERAL: list[tuple[Callable[[], None], Steps]] = [
     (folds, [(0, 6), (1, 6), (2, 6)]),
     (folds_whose_models_are_all_alive, [(0, 3), (1, 3), (2, 3)]),
@@ -219,4 +241,6 @@ SEVERAL: list[tuple[Callable[[], None], Steps]] = [
     (folds_after_peeking, [(0, 3), (1, 3)]),
     (folds_in_tasks, [(0, 3), (1, 3)]),
     (folds_in_threads, [(0, 3), (1, 3)]),
+    (folds_whose_epochs_are_in_threads, [(0, 6), (1, 6)]),
+    (folds_whose_epochs_are_in_threads_with_new_ids, [(0, 6), (1, 6)]),
 ]

@@ -80,6 +80,37 @@ def gan_with_five_critic_steps() -> None:
     _gan(generator_first=False, each=5)
 
 
+def _scaled_gan(skipped: set[tuple[int, str]], *, alone: int = 0) -> None:
+    """GradScaler skips the steps of these models in these iterations; each step is sealed."""
+    generator, critic = net(4), net()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizers = {"critic": sgd(critic), "generator": sgd(generator)}
+    iteration = 0
+    for epoch in range(2 + alone):
+        for (batch,) in loader():
+            ci.flush()  # seals the previous step
+            for name, optimizer in optimizers.items():
+                if name == "critic" or epoch >= alone:
+                    optimizer.zero_grad()
+                    factor = float("inf") if (iteration, name) in skipped else 1
+                    scaler.scale(critic(generator(batch)).mean() * factor).backward()
+                    scaler.step(optimizer)
+            scaler.update()
+            iteration += 1
+
+
+def gan_whose_first_steps_are_skipped() -> None:
+    _scaled_gan({(0, "critic"), (0, "generator")})
+
+
+def gan_whose_first_critic_step_is_skipped() -> None:
+    _scaled_gan({(0, "critic")})
+
+
+def generator_joins_after_a_skipped_step() -> None:
+    _scaled_gan({(3, "critic")}, alone=1)
+
+
 def generator_joins_later() -> None:
     _gan(generator_first=False, alone=2)
 
@@ -197,6 +228,8 @@ def tasks_that_train_at_the_same_time() -> None:
 ONE = [
     usual, optimizer_of_each_epoch, checkpoint_loaded, unfrozen, other_layers_of_the_model,
     learning_rate_test_of_the_model, gan, gan_with_five_critic_steps, generator_joins_later,
+    gan_whose_first_steps_are_skipped, gan_whose_first_critic_step_is_skipped,
+    generator_joins_after_a_skipped_step,
     generator_joins_later_and_steps_first, second_optimizer_joins_some_steps_later,
     tasks_in_turn_by_batches, ensemble_trained_together, an_optimizer_for_each_parameter,
     optimizer_in_backward, two_parts_in_epochs_of_the_program, q_learning,
