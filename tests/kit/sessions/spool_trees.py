@@ -16,11 +16,13 @@ from cirron_otel.semconv import (
     GRAD_NORM,
     LOSS,
     PLACE,
+    TRAINING,
 )
 
 OVERHEAD = "cirron.overhead_ns"
 OWN_MARKS = frozenset({
-    OVERHEAD, CPU_WAIT_NS, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, *CONFIGURATION
+    OVERHEAD, CPU_WAIT_NS, DDP_COMMUNICATION, DDP_COMPUTE, DDP_EXPOSED, PLACE, TRAINING,
+    *CONFIGURATION
 })  # fmt: skip
 """The names of marks that the hooks make, and not the program."""
 HOOK_MARKS = frozenset({LOSS, GRAD_NORM})
