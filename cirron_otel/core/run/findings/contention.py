@@ -19,8 +19,10 @@ from .finding import Finding
 from .spikes import main_part
 from .words import intervals, part_of, time
 
-_FEW: Final = 0.5
+_FEW_UNITS: Final = 0.5
 """Units are named if they are less than this part of all."""
+_MUCH: Final = 0.5
+"""Ranks are named whose waits are more than this part of the longest ones."""
 
 
 def contention_findings(assessment: Assessment) -> Iterator[Finding]:
@@ -148,18 +150,18 @@ def _describe(
     lanes = assessment.ledger.lanes
     totals = {lane: float(each.sum()) for lane, each in amounts.items()}
     most = max(totals, key=lambda lane: totals[lane])
-    used = [lane for lane, total in totals.items() if total > _FEW * totals[most]]
+    used = [lane for lane, total in totals.items() if total > _MUCH * totals[most]]
     if len(used) < len(lanes):
         finding.ranks = assessment.ranks_of(used)
     of_most = amounts[most]
     units = of_most >= main_part(of_most)
-    if units.mean() < _FEW:
+    if units.mean() < _FEW_UNITS:
         finding.steps = intervals(lanes[most].number[units], lanes[most].size)
     who = f"{assessment.facts.who(finding.ranks)}: w" if finding.ranks else "W"
     cpus = assessment.facts.setting(CPU_ALLOWED)
     on = "" if not isinstance(cpus, int) else f" ({cpus} for this process)"
     finding.sentence = (
-        f"{who}aiting for a CPU takes {time(sum(totals.values()) / len(used))},"
+        f"{who}aiting for a CPU takes {time(sum(totals[lane] for lane in used) / len(used))},"
         f" {part_of(finding)}: more threads are ready to run than there are CPUs{on}."
     )
     locate(finding, waited_ns=round(sum(totals.values())), cpus=cpus)

@@ -203,7 +203,7 @@ def _contains(model: Any, parameters: set[int]) -> bool:
 
 
 def _epoch_around(scope: Any) -> Any:
-    """Return the innermost epoch around a scope; None if there is none."""
+    """Return the innermost epoch around a scope; None outside of epochs."""
     for _ in range(MAX_DEPTH):
         scope = scope._above
         if scope is None or not scope._depth:
