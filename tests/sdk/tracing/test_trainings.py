@@ -432,6 +432,8 @@ def test_any_name_is_accepted(name: Any, expected: str, session: OpenSession) ->
 def test_without_a_session_nothing_is_recorded() -> None:
     with ci.training("early"):
         pass
+    assert not trainings.is_used
+    assert not any(errors.counts.values())
 
 
 def test_a_session_begins_with_training_0(tmp_path: Path) -> None:
