@@ -106,11 +106,9 @@ def divided(aligned: Aligned, lanes: Sequence[Lane]) -> list[Aligned]:
     trainings = of_trainings(aligned, lanes)
     if len(trainings) == 1:
         return [aligned]
-    every = np.arange(len(aligned.numbers))
-    rows = [None if each is None else every[each] for each in aligned.rows]
     return [
         Aligned(
-            aligned.lanes, [some if each is None else each[some] for each in rows],
+            aligned.lanes, [some if each is None else each[some] for each in aligned.rows],
             aligned.numbers[some], aligned.size,
         )
         for some in trainings

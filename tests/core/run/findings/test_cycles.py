@@ -65,6 +65,18 @@ def test_units_are_judged_within_their_training() -> None:
         assert medians[1] > 1.5 * medians[0]
 
 
+def test_lanes_that_lack_a_unit_are_divided_by_the_trainings_of_the_first() -> None:
+    ledger = second_from(job(2, 50, noise=0.05), 30)
+    ledger.lanes[0].number = np.delete(np.arange(51), 10)
+    (aligned,) = aligned_groups(ledger)
+    numbers = [[*range(10), *range(11, 31)], [*range(31, 50)]]
+    for part, expected in zip(divided(aligned, ledger.lanes), numbers, strict=True):
+        assert part.numbers.tolist() == expected
+        for lane in (0, 1):
+            assert part.of(lane, ledger.lanes[lane].number).tolist() == expected
+    assert conclude(Facts(ledger)) == []
+
+
 def test_the_cost_of_one_training_is_certain() -> None:
     """The lower bound of a cost is that of two samples, not that of one with a trend."""
 
