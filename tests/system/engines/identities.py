@@ -167,7 +167,10 @@ class Checks:
             return
         files = [each for _, each in some]
         with _limited(_MOST_S * (1 + len(some) // _OF_LIMIT)) as folder:
-            errors = errors_of(files[0] if len(some) == 1 else together(files), folder, engines)
+            try:
+                errors = errors_of(files[0] if len(some) == 1 else together(files), folder, engines)
+            except Exception as error:  # of Python: no engine can be compared with it
+                errors = dict.fromkeys(engines, error)
         for name, error in errors.items():
             if error is None:
                 self.counts[name] += len(some)
