@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import defaultdict
@@ -281,20 +282,41 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
         pytest.fail(f"{item.nodeid} leaves the span {span} current", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
+
+
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A new directory for one test, with the name that pytest's own fixture gives it.
 
-    Pytest finds the number of the name by reading the directories of all earlier tests.
+    Pytest finds the number of the name by reading the directories of all earlier tests. Only the
+    directories of failed tests are kept: those of all tests have several gigabytes.
     """
     prefix = re.sub(r"\W", "_", request.node.name)[:30]
+    path = _new_directory(tmp_path_factory.getbasetemp(), prefix)
+    yield path
+    if not request.node.stash.get(_HAS_FAILED, True):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _new_directory(base: Path, prefix: str) -> Path:
     while True:
-        path = tmp_path_factory.getbasetemp() / f"{prefix}{next(_numbers[prefix])}"
+        path = base / f"{prefix}{next(_numbers[prefix])}"
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
             return path
 
 
+_HAS_FAILED = pytest.StashKey[bool]()
 _numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 

@@ -108,11 +108,19 @@ def divided(aligned: Aligned, lanes: Sequence[Lane]) -> list[Aligned]:
         return [aligned]
     return [
         Aligned(
-            aligned.lanes, [some if each is None else each[some] for each in aligned.rows],
+            aligned.lanes, [_some_of(rows, some) for rows in aligned.rows],
             aligned.numbers[some], aligned.size,
         )
         for some in trainings
     ]  # fmt: skip
+
+
+def _some_of(rows: Places | None, some: Places) -> Places:
+    if rows is None:
+        return some
+    if isinstance(rows, slice):
+        return np.arange(rows.start, rows.stop)[some]
+    return rows[some]
 
 
 def deviation_of(values: np.ndarray) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...snapshots.unseen import unseen
+from .parameters import ParameterReference
 
 if TYPE_CHECKING:
     from .torch_state import TorchState
@@ -27,12 +28,12 @@ class Gradients:
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
-        self.parameter: Any = None
-        """A weak reference to a trained parameter of the thread's model."""
+        self.parameter: ParameterReference | None = None
+        """A trained parameter of the thread's model."""
         self.seeks_parameter = False
         """Whether to find a trained parameter in backward passes, because no model provided one."""
-        self._reference: Any = None
-        """A weak reference to the parameter; None if no parameter with a gradient is known."""
+        self._reference: ParameterReference | None = None
+        """The parameter; None if no parameter with a gradient is known."""
         self._version = self._gradient_version = 0
         self._is_first = True
         self._was_zero = True
@@ -40,8 +41,8 @@ class Gradients:
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
 
-    def watch(self, reference: Any) -> None:
-        """Track the parameter of a weak reference from the next backward pass on."""
+    def watch(self, reference: ParameterReference | None) -> None:
+        """Track a parameter from the next backward pass on."""
         self.parameter = self._torch_state.parameter = reference
 
     def version(self) -> int | None:
@@ -59,7 +60,7 @@ class Gradients:
         elif self._reference is None:
             self.accumulates_gradients = True  # no evidence to the contrary
         else:
-            parameter = self._reference()
+            parameter = self._reference.get()
             with self._torch_state.unseen():
                 self.accumulates_gradients = (
                     parameter is not None
@@ -88,7 +89,7 @@ class Gradients:
 
     def have_changed_weights(self) -> bool:
         """Return whether the parameter has changed since the last backward pass."""
-        parameter = None if self._reference is None else self._reference()
+        parameter = None if self._reference is None else self._reference.get()
         with self._torch_state.unseen():
             return parameter is not None and parameter._version != self._version
 
@@ -98,7 +99,7 @@ class Gradients:
         Its version is the same if it was changed through `.data`; a gradient on a device is not
         read, because that would wait for the device.
         """
-        parameter = None if self._reference is None else self._reference()
+        parameter = None if self._reference is None else self._reference.get()
         if parameter is None or self._is_shared(parameter):
             return False
         with self._torch_state.unseen():
@@ -112,11 +113,11 @@ class Gradients:
 
     def are_gone(self) -> bool:
         """Return whether the model of the last backward pass has been freed."""
-        return self._reference is not None and self._reference() is None
+        return self._reference is not None and self._reference.get() is None
 
     def are_an_optimizers(self) -> bool:
         """Return whether an optimizer of `torch.optim` contains the parameter."""
-        parameter = None if self._reference is None else self._reference()
+        parameter = None if self._reference is None else self._reference.get()
         return parameter is not None and self._torch_state.is_optimized(parameter)
 
     def forget(self) -> None:
@@ -124,7 +125,7 @@ class Gradients:
         self._reference, self._is_first = None, True
 
     def _trained(self) -> Any:
-        return None if self.parameter is None else self.parameter()
+        return None if self.parameter is None else self.parameter.get()
 
     def _is_shared(self, parameter: Any) -> bool:
         """Return whether another thread trains the parameter too, and may replace its gradient."""

@@ -9,7 +9,6 @@ from ...session.errors import record_error
 from ...tracing.clock import now
 from ...tracing.hidden_frames import strip
 from ..patches import Patches
-from .compiled import find_trained_parameter
 from .health import Losses
 from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
 from .torch_state import TorchState
@@ -119,11 +118,11 @@ def _seek(tracker: Tracker, tensors: Any) -> None:
     gradients = tracker.gradients
     try:
         with tracker.torch_state.unseen():
-            parameter = find_trained_parameter(tensors)
+            parameter = tracker.torch_state.references.of_gradients(tensors)
             gradients.watch(parameter)
             gradients.seeks_parameter = parameter is None
             if parameter is not None and tracker.compiled is not None:
-                tracker.compiled.version = parameter()._version
+                tracker.compiled.version = parameter.get()._version
     except Exception as error:
         record_error("torch", error)
 

@@ -7,7 +7,6 @@ code, regardless of where and when `torch.compile` was called.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator, Sequence
 from types import CodeType, ModuleType
 from typing import Any
@@ -22,7 +21,6 @@ from .optimizers import open_step
 from .tracker import Tracker
 from .trackers import Trackers
 
-_FAR = 10_000
 _codes: dict[str, tuple[int, Sequence[CodeType]]] = {}
 """The code of each module of this package, with the number of names that the module had."""
 _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
@@ -226,19 +224,3 @@ def _version(tracker: Tracker) -> int | None:
     version = gradients.version()
     gradients.seeks_parameter = gradients.seeks_parameter or version is None
     return version
-
-
-def find_trained_parameter(tensors: Any) -> Any:
-    """Return a weak reference to a parameter that gradients of `tensors` reach, or None."""
-    tensor = tensors[0] if isinstance(tensors, (tuple, list)) else tensors
-    node = getattr(tensor, "grad_fn", None)
-    for _ in range(_FAR):
-        if node is None:
-            return None
-        if hasattr(node, "variable"):
-            return weakref.ref(node.variable)
-        nodes = [each for each, _ in node.next_functions if each is not None]
-        node = next((each for each in nodes if hasattr(each, "variable")), None) or (
-            nodes[0] if nodes else None
-        )
-    return None

@@ -155,6 +155,7 @@ class TorchHooks(FrameworkHooks):
             ("new optimizers", lambda: OptimizerConstruction(torch_state).install(patches)),
             ("skipped", lambda: self._install_scaler(patches)),
             ("zero_grad", self._upkeep.zero_grad),
+            ("swap_tensors", lambda: torch_state.references.install(patches)),
             ("clip_grad", self._upkeep.clip_grad),
             ("scheduler_step", self._upkeep.scheduler),
             ("checkpoints", self._files.torch),

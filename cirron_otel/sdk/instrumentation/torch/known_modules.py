@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from typing import Any
 
 from ...session.errors import record_error
 from .kinds import LOSS, NAMES
+from .parameters import ParameterReference
 
 
 class Models(dict[int, "KnownModule"]):
@@ -33,16 +32,15 @@ class KnownModule:
         self.is_ahead = self.is_proven = False
         """For a module without parameters: `is_ahead` if it is known not to be a loss, `is_proven`
         if it is known to be a loss."""
-        self.parameter: Any = None
-        """A weak reference to a trained parameter of the model."""
+        self.parameter: ParameterReference | None = None
+        """A trained parameter of the model."""
         self.without_optimizer: Any = None
         """The number of optimizers when none of them trained the model."""
 
     def has_parameter(self, parameter: Any) -> bool:
         """Return whether `parameter` is the model's first trained parameter."""
-        return (
-            parameter is not None and self.parameter is not None and (self.parameter() is parameter)
-        )
+        own = self.parameter
+        return parameter is not None and own is not None and own.get() is parameter
 
 
 def has_parameters(module: Any) -> bool:
@@ -59,12 +57,3 @@ def has_parameters(module: Any) -> bool:
 def is_torchmetric(module: Any) -> bool:
     """Return whether `module` is a metric of torchmetrics, which is not imported for this."""
     return any(each.__module__.startswith("torchmetrics.") for each in type(module).__mro__)
-
-
-def first_trained(module: Any) -> Any:
-    """Return a weak reference to the first parameter that is trained; None without one."""
-    with contextlib.suppress(Exception):
-        for parameter in module.parameters():
-            if parameter.requires_grad and parameter.is_leaf:
-                return weakref.ref(parameter)
-    return None

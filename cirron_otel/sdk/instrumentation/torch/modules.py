@@ -24,7 +24,7 @@ from ...tracing.otel_span import SharedAttributes
 from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NO_FORWARD, PARTIAL
-from .known_modules import KnownModule, Models, first_trained, has_parameters, is_torchmetric
+from .known_modules import KnownModule, Models, has_parameters, is_torchmetric
 from .loaderless import LoaderlessSteps
 from .torch_state import TorchState
 from .tracker import Tracker
@@ -294,7 +294,7 @@ class Modules:
     ) -> None:
         """Record which model is trained or evaluated while no loader drives steps."""
         torch_state = self._torch_state
-        trained = None if torch_state.parameter is None else torch_state.parameter()
+        trained = None if torch_state.parameter is None else torch_state.parameter.get()
         loaderless.evaluates = not module.training and (
             known.is_usual
             or (bool(torch_state.trained) and known.has_parameter(trained))
@@ -340,7 +340,7 @@ class Modules:
         known[key] = known_module = KnownModule(reference, kind, attrs, is_metric)
         if kind == FORWARD:
             with self._torch_state.unseen():
-                known_module.parameter = first_trained(module)
+                known_module.parameter = self._torch_state.references.first_trained(module)
         return known_module
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
 from .configuration import Configuration, Settings
+from .parameters import ParameterReference, ParameterReferences
 from .trainings import OptimizerTrainings
 
 
@@ -33,9 +34,10 @@ class TorchState:
         self.memory: Any = None
         """Reads the device's memory at the end of a step; None if it is not recorded."""
         self.trained = TrainedModels()
-        self.parameter: Any = None
-        """A weak reference to the parameter that a thread began to watch last. Its gradient is not
-        read: another thread may replace it (`accumulation.Gradients`)."""
+        self.references = ParameterReferences()
+        self.parameter: ParameterReference | None = None
+        """The parameter that a thread began to watch last. Its gradient is not read: another thread
+        may replace it (`accumulation.Gradients`)."""
         self.optimizers: dict[int, SharedAttributes] = {}
         """Attributes for the steps of the live optimizers that have stepped, by optimizer id."""
         self._references: dict[int, Any] = {}
@@ -133,7 +135,7 @@ class TorchState:
         """Return whether an optimizer trains a called model (`modules.KnownModule`)."""
         if model.parameter is None or model.without_optimizer == self.optimizers_made:
             return False
-        if self.is_optimized(model.parameter()):
+        if self.is_optimized(model.parameter.get()):
             return True
         model.without_optimizer = self.optimizers_made
         return False
