@@ -25,6 +25,7 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import ABSENT, PART, STRING, UNIT, Block, Texts
 from cirron_otel.semconv import PLACE
 from tests.kit.examples import examples
+from tests.kit.generators.cpu_waits import with_cpu_waits
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trainings import with_trainings
 from tests.kit.generators.trees import hostile, random_spool, training
@@ -195,7 +196,7 @@ def walked(
 @pytest.mark.parametrize("seed", range(examples(300, 60)))
 def test_generated_spools(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, files in (("run", run_spool(seed)), ("tree", random_spool(seed))):
-        check_spool(tmp_path / name, with_trainings(seed, files))
+        check_spool(tmp_path / name, with_cpu_waits(seed, with_trainings(seed, files)))
     monkeypatch.setattr(ledger_fold, "MOST_CELLS", 50)
     check_spool(tmp_path / "joined", with_trainings(seed, run_spool(seed)))
 

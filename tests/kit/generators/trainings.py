@@ -23,7 +23,7 @@ def with_trainings(seed: int, files: Files) -> Files:
     """
     chance = random.Random(seed)
     way = chance.choice(["none", "rising", "rising", "falling", "odd"])
-    batches = [(name, _parsed(data), data) for name, data in files]
+    batches = [(name, parsed(data), data) for name, data in files]
     steps = sorted(
         (span for _, batch, _ in batches for span in batch.get("spans", ())
          if span.get("name") == "step" and isinstance(span.get("start_ns"), int)),
@@ -53,7 +53,8 @@ def with_trainings(seed: int, files: Files) -> Files:
     return [(name, encoded(batch) if batch else data) for name, batch, data in batches]
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return a batch; an empty one if the file is damaged."""
     with contextlib.suppress(ValueError):
         batch = json.loads(data)
         return batch if isinstance(batch, dict) else {}

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tests.kit.generators.cpu_waits import with_cpu_waits
 from tests.kit.generators.disturbed_spools import disturbed
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trainings import with_trainings
@@ -44,7 +45,7 @@ def recording(seed: int) -> Files:
         files = random_spool(seed, chance.choice([10, 40, 120]))
     else:
         files = _simulated(seed)
-    files = with_trainings(seed, files)
+    files = with_cpu_waits(seed, with_trainings(seed, files))
     return disturbed(chance, files) if chance.random() < _DISTURBED else files
 
 

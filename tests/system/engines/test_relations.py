@@ -20,6 +20,7 @@ from cirron_otel.core.run.run import Run
 from cirron_otel.semconv import OVERHEAD_NS, SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
+from tests.kit.generators.cpu_waits import with_cpu_waits
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trainings import with_trainings
 from tests.kit.generators.trees import hostile, random_spool, training
@@ -65,7 +66,7 @@ TREES = (0, 1, 5, 9)
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("seed", [*RUNS, *range(len(RUNS), len(RUNS) + examples(MANY, 0))])
 def test_runs(seed: int, tmp_path: Path) -> None:
-    files = storable(with_trainings(seed, run_spool(seed)))
+    files = storable(with_cpu_waits(seed, with_trainings(seed, run_spool(seed))))
     if has_other_units(files):
         add(tmp_path / "c", files, TINY)
         with pytest.raises(NeedsPythonError):
@@ -77,7 +78,7 @@ def test_runs(seed: int, tmp_path: Path) -> None:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("seed", [*TREES, *range(100, 100 + examples(MANY, 0))])
 def test_random_trees(seed: int, tmp_path: Path) -> None:
-    assert_equal(with_trainings(seed, random_spool(seed)), tmp_path)
+    assert_equal(with_cpu_waits(seed, with_trainings(seed, random_spool(seed))), tmp_path)
 
 
 NUMBERS: list[tuple[Any, int]] = [
