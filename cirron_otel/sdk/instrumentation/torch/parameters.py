@@ -47,11 +47,12 @@ class ParameterReferences:
 
     def first_trained(self, module: Any) -> ParameterReference | None:
         """Return the first parameter that is trained; None without one."""
+        trained = None
         with contextlib.suppress(Exception):
-            for parameter in module.parameters():
-                if parameter.requires_grad and parameter.is_leaf:
-                    return self.of(parameter)
-        return None
+            trained = next(
+                each for each in module.parameters() if each.requires_grad and each.is_leaf
+            )
+        return None if trained is None else self.of(trained)
 
     def of_gradients(self, tensors: Any) -> ParameterReference | None:
         """Return a parameter that gradients of `tensors` reach, or None."""
