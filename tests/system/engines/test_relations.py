@@ -115,6 +115,24 @@ def test_marks_of_evaluations_around_and_inside_units(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("length", range(1, 6))
+def test_evaluations_in_a_unit_whose_parents_are_in_a_cycle(length: int, tmp_path: Path) -> None:
+    """Scopes 2, 3, ... are in the cycle; the unit 20 is inside, with scopes in each other."""
+    ring = range(2, 2 + length)
+    scopes: dict[int, tuple[int, str]] = {
+        number: (ring[place - 1], "eval" if place == 0 else "mine")
+        for place, number in enumerate(ring)
+    }
+    scopes |= {20: (2, "step"), 30: (20, "eval"), 21: (20, "mine")}
+    scopes |= {number: (number - 1, "mine") for number in (*range(31, 39), *range(22, 30))}
+    spans = [span(number, parent, name=name) for number, (parent, name) in scopes.items()]
+    marks = [mark(number, number, name="loss", value=number) for number in sorted(scopes)]
+    batch = made(0, spans=spans, marks=marks)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    found = assert_equal(files, tmp_path)
+    assert {row[7] for row in found["marks"] if row[11]} == set(range(30, 39))
+
+
 def test_overhead_marks_count_if_their_value_is_not_finite(tmp_path: Path) -> None:
     """A text such as "nan" is a value, and no figure needs those of overhead marks."""
     values: list[dict[str, Any]] = [

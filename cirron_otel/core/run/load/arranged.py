@@ -44,7 +44,7 @@ class ArrangedRecording:
         """
         self.texts = texts
         self._records = records = Records(batches, texts, wanted_unit)
-        self._unit, self._evals = self._units()
+        self._unit, self._in_eval = self._units()
         self.built = UnitBuilder(texts)
         self.sums = records.sums
         rows = records.rows
@@ -67,9 +67,9 @@ class ArrangedRecording:
         self.tree = ScopeTree(waiting)
 
     def _units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the unit that each scope is, or is in, and the number of evaluations around it.
+        """Return the unit that each scope is, or is in, and whether it is in an evaluation inside it.
 
-        A unit is the outermost step; -1 means none. A scope is also around itself.
+        A unit is the outermost step; -1 means none. A scope is also in itself.
         """
         records, token = self._records, self.texts.token
         count, is_counted = len(records.id), np.zeros(len(records.id), bool)
@@ -79,19 +79,26 @@ class ArrangedRecording:
         is_timed = is_counted & (starts != ABSENT) & (ends != ABSENT) & ~is_too_long
         places = np.arange(count)
         unit = np.append(np.where(is_timed & (names == token(STEP)), places, -1), -1)
-        evals = np.append((names == token(EVAL)).astype(np.int64), 0)
         above = np.where((records.above < 0) | (records.above == places), count, records.above)
         above = np.append(above, count)
         direct = above
         for _ in range(count.bit_length() + 1):
             unit = np.where(unit[above] >= 0, unit[above], unit)
-            evals = evals + evals[above]
             above = above[above]
         is_unit = unit[:-1] == places
         for row in np.flatnonzero(is_unit & (above[:-1] != count)).tolist():
             is_unit[row] = not _is_in_cycle(row, direct)
         is_unit = np.append(is_unit, False)
-        return np.where((unit >= 0) & is_unit[unit], unit, -1), evals
+        unit = np.where((unit >= 0) & is_unit[unit], unit, -1)
+        in_eval = np.append(names == token(EVAL), False)
+        if in_eval.any():
+            # The chains end at the units: above a unit may be a cycle, which has no outermost scope.
+            in_eval &= unit >= 0
+            above = np.where(is_unit | (unit < 0), count, direct)
+            for _ in range(count.bit_length() + 1):
+                in_eval |= in_eval[above]
+                above = above[above]
+        return unit, in_eval
 
     @property
     def unit_name(self) -> str:
@@ -139,7 +146,7 @@ class ArrangedRecording:
                 "is_eval": np.any([names[each] == token(EVAL) for each in chain], axis=0),
                 "epoch": epoch,
                 "on_scope": scope >= 0,
-                "inner_eval": (unit >= 0) & (self._evals[scope] > self._evals[unit]),
+                "inner_eval": self._in_eval[scope],
             }
             yield {name: values[is_due].astype(np.int64) for name, values in block.items()}
 
