@@ -67,7 +67,7 @@ class ArrangedRecording:
         self.tree = ScopeTree(waiting)
 
     def _units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the unit that each scope is, or is in, and whether it is in an evaluation inside it.
+        """Return the unit that each scope is, or is in, and whether it is in an evaluation there.
 
         A unit is the outermost step; -1 means none. A scope is also in itself.
         """
@@ -92,7 +92,7 @@ class ArrangedRecording:
         unit = np.where((unit >= 0) & is_unit[unit], unit, -1)
         in_eval = np.append(names == token(EVAL), False)
         if in_eval.any():
-            # The chains end at the units: above a unit may be a cycle, which has no outermost scope.
+            # The chains end at the units, because there may be a cycle above a unit.
             in_eval &= unit >= 0
             above = np.where(is_unit | (unit < 0), count, direct)
             for _ in range(count.bit_length() + 1):
