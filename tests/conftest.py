@@ -289,23 +289,23 @@ def pytest_runtest_makereport(
     report = yield
     if report.when == "call":
         item.stash[_HAS_FAILED] = report.failed
+    is_over = report.when == "teardown" and not report.failed
+    if is_over and _DIRECTORY in item.stash and not item.stash.get(_HAS_FAILED, True):
+        shutil.rmtree(item.stash[_DIRECTORY], ignore_errors=True)
     return report
 
 
 @pytest.fixture
-def tmp_path(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new directory for one test, with the name that pytest's own fixture gives it.
 
-    Pytest finds the number of the name by reading the directories of all earlier tests. Only the
-    directories of failed tests are kept: those of all tests have several gigabytes.
+    Pytest finds the number of the name by reading the directories of all earlier tests. The
+    directory of a test that passes is deleted: together they take several gigabytes.
     """
     prefix = re.sub(r"\W", "_", request.node.name)[:30]
     path = _new_directory(tmp_path_factory.getbasetemp(), prefix)
-    yield path
-    if not request.node.stash.get(_HAS_FAILED, True):
-        shutil.rmtree(path, ignore_errors=True)
+    request.node.stash[_DIRECTORY] = path
+    return path
 
 
 def _new_directory(base: Path, prefix: str) -> Path:
@@ -317,6 +317,7 @@ def _new_directory(base: Path, prefix: str) -> Path:
 
 
 _HAS_FAILED = pytest.StashKey[bool]()
+_DIRECTORY = pytest.StashKey[Path]()
 _numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 

@@ -21,9 +21,9 @@ def with_cpu_waits(seed: int, files: Files) -> Files:
     """Return the files with readings during the steps of some processes.
 
     A reading is on a step or on a span of the same batch. Some have the same time, an odd value, or
-    more time than there was. Some recordings stay as they are.
+    more time than there was. Some recordings are unchanged.
     """
-    chance = random.Random(seed)
+    chance = random.Random(f"cpu waits {seed}")  # not related to other choices by the seed
     if chance.random() < 0.5:
         return files
     odd = chance.choice([0.0, 0.0, 0.2])

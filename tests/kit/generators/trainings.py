@@ -19,9 +19,9 @@ def with_trainings(seed: int, files: Files) -> Files:
     """Return the files with the steps of each process in up to four trainings.
 
     The numbers rise with the start of the steps, or fall, or are odd values. A named training has a
-    mark. Some recordings stay as they are.
+    mark. Some recordings are unchanged.
     """
-    chance = random.Random(seed)
+    chance = random.Random(f"trainings {seed}")  # not related to other choices by the seed
     way = chance.choice(["none", "rising", "rising", "falling", "odd"])
     batches = [(name, parsed(data), data) for name, data in files]
     steps = sorted(

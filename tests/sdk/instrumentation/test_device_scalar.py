@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cirron_otel as ci
 from cirron_otel.sdk.flush.json_attributes import plain_attributes
+from cirron_otel.sdk.instrumentation.loggers import scalars
 from cirron_otel.sdk.tracing import coerce as coerce_module
 from cirron_otel.sdk.tracing import device_scalar, otel_span
 from cirron_otel.sdk.tracing.coerce import Deferred, RefusedValueError, coerce, held, hold
@@ -41,6 +43,17 @@ def test_the_copy_of_one_that_has_a_gradient_has_none() -> None:
         read = arriving(value)
     assert read is not None
     assert not read._copy.requires_grad
+
+
+def test_a_logged_parameter_gets_no_weak_reference() -> None:
+    """Torch does not convert a parameter that has one (`torch.utils.swap_tensors`)."""
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.empty((), device="cuda"))
+        before = weakref.getweakrefcount(parameter)
+        assert scalars._is_new("wandb", "logit_scale", parameter)
+        assert not scalars._is_new("mlflow", "logit_scale", parameter)
+        assert scalars._is_new("mlflow", "logit_scale", torch.nn.Parameter(parameter * 2))
+        assert weakref.getweakrefcount(parameter) == before
 
 
 def test_values_in_host_memory_are_not_deferred() -> None:

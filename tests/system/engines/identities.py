@@ -167,28 +167,35 @@ class Checks:
             return
         files = [each for _, each in some]
         with _limited(_MOST_S * (1 + len(some) // _OF_LIMIT)) as folder:
+            failure: Exception | None = None
             try:
                 errors = errors_of(files[0] if len(some) == 1 else together(files), folder, engines)
             except Exception as error:  # of Python: no engine can be compared with it
-                errors = dict.fromkeys(engines, error)
+                failure = error
+        if failure is not None:
+            self._divide(some, "python", engines, failure)
+            return
         for name, error in errors.items():
             if error is None:
                 self.counts[name] += len(some)
-            elif len(some) > 1 and len(self.failures) < _MOST_FAILURES:
-                self._check_halves(some, name, engines[name], error)
-            elif isinstance(error, NeedsPythonError):
-                self.counts[f"left to Python by {name}"] += 1
             else:
-                self._fail(f"{name}: seeds {[seed for seed, _ in some]}", error)
+                self._divide(some, name, {name: engines[name]}, error)
 
-    def _check_halves(
-        self, some: Sequence[Numbered], name: str, engine: Reader, error: Exception
+    def _divide(
+        self, some: Sequence[Numbered], name: str, engines: Mapping[str, Reader], error: Exception
     ) -> None:
-        before, middle = len(self.failures), len(some) // 2
-        for half in (some[:middle], some[middle:]):
-            self._check_together(half, {name: engine})
-        if len(self.failures) == before and not isinstance(error, NeedsPythonError):
-            self._fail(f"{name}: together, seeds {[seed for seed, _ in some]}", error)
+        """Check the halves of a group that fails; record the failure of a single recording."""
+        needs_python = isinstance(error, NeedsPythonError)
+        if len(some) > 1 and len(self.failures) < _MOST_FAILURES:
+            before, middle = len(self.failures), len(some) // 2
+            for half in (some[:middle], some[middle:]):
+                self._check_together(half, engines)
+            if len(self.failures) == before and not needs_python:
+                self._fail(f"{name}: together, seeds {[seed for seed, _ in some]}", error)
+        elif needs_python:
+            self.counts[f"left to Python by {name}"] += 1
+        else:
+            self._fail(f"{name}: seeds {[seed for seed, _ in some]}", error)
 
     def _fail(self, title: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))

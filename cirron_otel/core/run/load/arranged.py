@@ -67,9 +67,9 @@ class ArrangedRecording:
         self.tree = ScopeTree(waiting)
 
     def _units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the unit that each scope is, or is in, and whether it is in an evaluation there.
+        """Return each scope's unit, and whether an evaluation inside the unit contains the scope.
 
-        A unit is the outermost step; -1 means none. A scope is also in itself.
+        A unit is the outermost step; -1 means none. A unit and an evaluation contain themselves.
         """
         records, token = self._records, self.texts.token
         count, is_counted = len(records.id), np.zeros(len(records.id), bool)

@@ -137,18 +137,24 @@ class Tree:
 def outermost(rows: Iterable[int], around: Mapping[int, int]) -> dict[int, int]:
     """Return the outermost scope around each row, itself included, by the scope around each.
 
-    The rows of a cycle are their own outermost ones.
+    The rows of a cycle are their own outermost ones. The result does not depend on the order of
+    `rows`.
     """
     found: dict[int, int] = {}
     for row in rows:
-        path = [row]
-        seen = {row}
-        while (above := around.get(path[-1], -1)) >= 0 and above not in found and above not in seen:
-            path.append(above)
-            seen.add(above)
-        top = found.get(above, path[-1]) if above not in seen else row
+        path: dict[int, None] = {}
+        above = row
+        while above >= 0 and above not in found and above not in path:
+            path[above] = None
+            above = around.get(above, -1)
+        if above in path:
+            ring = list(path)[list(path).index(above) :]
+            found.update(zip(ring, ring, strict=True))
+        elif above < 0:
+            above = next(reversed(path))
+        top = found.get(above, above)
         for each in path:
-            found[each] = top
+            found.setdefault(each, top)
     return found
 
 

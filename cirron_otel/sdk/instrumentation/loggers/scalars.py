@@ -136,6 +136,9 @@ def _key(value: Any) -> Any:
             return value
     if getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
         return repr(float(value.item() if hasattr(value, "item") else value))
+    if getattr(value, "is_leaf", False) and getattr(value, "requires_grad", False):
+        # A weak reference to a parameter would prevent its conversion (`tensor_references`).
+        return id(value), getattr(value, "_version", 0)
     return weakref.ref(value)
 
 

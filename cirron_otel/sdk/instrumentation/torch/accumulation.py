@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...snapshots.unseen import unseen
-from .parameters import ParameterReference
+from .tensor_references import TensorReference
 
 if TYPE_CHECKING:
     from .torch_state import TorchState
@@ -28,11 +28,11 @@ class Gradients:
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
-        self.parameter: ParameterReference | None = None
+        self.parameter: TensorReference | None = None
         """A trained parameter of the thread's model."""
         self.seeks_parameter = False
         """Whether to find a trained parameter in backward passes, because no model provided one."""
-        self._reference: ParameterReference | None = None
+        self._reference: TensorReference | None = None
         """The parameter; None if no parameter with a gradient is known."""
         self._version = self._gradient_version = 0
         self._is_first = True
@@ -41,7 +41,7 @@ class Gradients:
         self.accumulates_gradients = False
         """Whether the current backward pass adds to the gradients of an earlier one."""
 
-    def watch(self, reference: ParameterReference | None) -> None:
+    def watch(self, reference: TensorReference | None) -> None:
         """Track a parameter from the next backward pass on."""
         self.parameter = self._torch_state.parameter = reference
 

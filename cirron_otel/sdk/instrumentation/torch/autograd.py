@@ -11,6 +11,7 @@ from ...tracing.hidden_frames import strip
 from ..patches import Patches
 from .health import Losses
 from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
+from .tensor_references import references
 from .torch_state import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
@@ -118,7 +119,7 @@ def _seek(tracker: Tracker, tensors: Any) -> None:
     gradients = tracker.gradients
     try:
         with tracker.torch_state.unseen():
-            parameter = tracker.torch_state.references.of_gradients(tensors)
+            parameter = references.of_gradients(tensors)
             gradients.watch(parameter)
             gradients.seeks_parameter = parameter is None
             if parameter is not None and tracker.compiled is not None:

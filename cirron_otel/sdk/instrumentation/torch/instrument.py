@@ -30,6 +30,7 @@ from .one_pass import NODES
 from .optimizers import OptimizerConstruction, Optimizers, Scaler
 from .own_iteration import OwnIteration
 from .recovery import finish
+from .tensor_references import references
 from .torch_state import TorchState
 from .trackers import Trackers
 from .transfers import Transfers
@@ -155,7 +156,7 @@ class TorchHooks(FrameworkHooks):
             ("new optimizers", lambda: OptimizerConstruction(torch_state).install(patches)),
             ("skipped", lambda: self._install_scaler(patches)),
             ("zero_grad", self._upkeep.zero_grad),
-            ("swap_tensors", lambda: torch_state.references.install(patches)),
+            ("conversions of parameters", lambda: references.install(patches)),
             ("clip_grad", self._upkeep.clip_grad),
             ("scheduler_step", self._upkeep.scheduler),
             ("checkpoints", self._files.torch),
@@ -267,3 +268,4 @@ class TorchHooks(FrameworkHooks):
                 self.torch_state.clock.close()
         except Exception as error:
             record_error("torch", error)
+        references.release_all()

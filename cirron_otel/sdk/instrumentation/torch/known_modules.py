@@ -6,7 +6,7 @@ from typing import Any
 
 from ...session.errors import record_error
 from .kinds import LOSS, NAMES
-from .parameters import ParameterReference
+from .tensor_references import TensorReference
 
 
 class Models(dict[int, "KnownModule"]):
@@ -32,15 +32,15 @@ class KnownModule:
         self.is_ahead = self.is_proven = False
         """For a module without parameters: `is_ahead` if it is known not to be a loss, `is_proven`
         if it is known to be a loss."""
-        self.parameter: ParameterReference | None = None
+        self.parameter: TensorReference | None = None
         """A trained parameter of the model."""
         self.without_optimizer: Any = None
         """The number of optimizers when none of them trained the model."""
 
     def has_parameter(self, parameter: Any) -> bool:
         """Return whether `parameter` is the model's first trained parameter."""
-        own = self.parameter
-        return parameter is not None and own is not None and own.get() is parameter
+        reference = self.parameter
+        return parameter is not None and reference is not None and reference.get() is parameter
 
 
 def has_parameters(module: Any) -> bool:

@@ -26,6 +26,7 @@ from ..patches import Patches
 from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NO_FORWARD, PARTIAL
 from .known_modules import KnownModule, Models, has_parameters, is_torchmetric
 from .loaderless import LoaderlessSteps
+from .tensor_references import references
 from .torch_state import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
@@ -340,7 +341,7 @@ class Modules:
         known[key] = known_module = KnownModule(reference, kind, attrs, is_metric)
         if kind == FORWARD:
             with self._torch_state.unseen():
-                known_module.parameter = self._torch_state.references.first_trained(module)
+                known_module.parameter = references.first_trained(module)
         return known_module
 
 

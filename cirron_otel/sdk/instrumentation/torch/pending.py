@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import UserDict
 from typing import Any
 
 from ...tracing.own_attributes import own_attributes
 from ...tracing.phase import Phase
+from .tensor_references import references
 
 _TENSORS = 16
 _OBJECTS = 64
@@ -16,17 +16,17 @@ _DEPTH = 4
 
 
 class BatchTensors:
-    """A batch, represented by weak references to its tensors."""
+    """A batch, represented by references to its tensors."""
 
     __slots__ = ("tensors",)
 
     def __init__(self, batch: Any) -> None:
-        self.tensors = [weakref.ref(each) for each in tensors_in(batch)]
+        self.tensors = [references.of(each) for each in tensors_in(batch)]
 
     @property
     def is_alive(self) -> bool:
         """Whether the program still references a part of the batch."""
-        return any(each() is not None for each in self.tensors)
+        return any(each.get() is not None for each in self.tensors)
 
 
 class FetchedBatch(BatchTensors):
@@ -40,7 +40,7 @@ class FetchedBatch(BatchTensors):
 
     def contains_any(self, tensors: list[Any]) -> bool:
         """Return whether any of `tensors` is in this batch, or shares memory with this batch."""
-        tensors_of_batch = [tensor for each in self.tensors if (tensor := each()) is not None]
+        tensors_of_batch = [tensor for each in self.tensors if (tensor := each.get()) is not None]
         return any(_is_same(one, other) for one in tensors_of_batch for other in tensors)
 
 
@@ -65,8 +65,8 @@ class UnusedBatches:
     def moved(self, tensor: Any, copy: Any) -> None:
         """Record that a tensor was copied to a device; the copy is also part of its batch."""
         for batch in [*self.batches, self.current]:
-            if batch is not None and any(each() is tensor for each in batch.tensors):
-                batch.tensors.append(weakref.ref(copy))
+            if batch is not None and any(each.get() is tensor for each in batch.tensors):
+                batch.tensors.append(references.of(copy))
                 return
 
     def find(self, arguments: Any) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
 from .configuration import Configuration, Settings
-from .parameters import ParameterReference, ParameterReferences
+from .tensor_references import TensorReference
 from .trainings import OptimizerTrainings
 
 
@@ -34,8 +34,7 @@ class TorchState:
         self.memory: Any = None
         """Reads the device's memory at the end of a step; None if it is not recorded."""
         self.trained = TrainedModels()
-        self.references = ParameterReferences()
-        self.parameter: ParameterReference | None = None
+        self.parameter: TensorReference | None = None
         """The parameter that a thread began to watch last. Its gradient is not read: another thread
         may replace it (`accumulation.Gradients`)."""
         self.optimizers: dict[int, SharedAttributes] = {}

@@ -7,11 +7,11 @@ parameters must not depend on which models this process has called already.
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from ...tracing.own_attributes import own_attributes
+from .tensor_references import TensorReference, references
 from .torch_state import TrainedModels
 
 
@@ -21,7 +21,7 @@ class UncalledModels:
     def __init__(self) -> None:
         self._called: tuple[int, ...] = ()
         """The ids of the called models at the last search."""
-        self._searched: dict[int, weakref.ref[Any]] = {}
+        self._searched: dict[int, TensorReference] = {}
         """The parameters that were searched for, by id."""
         self._models = TrainedModels()
 
@@ -36,14 +36,14 @@ class UncalledModels:
             self._searched.clear()
         if not all(map(self._is_searched, parameters)):
             for each in parameters:
-                self._searched[id(each)] = weakref.ref(each)
+                self._searched[id(each)] = references.of(each)
             for model in _search({id(each) for each in parameters}, called):
                 self._models.add(model)
         return list(self._models)
 
     def _is_searched(self, parameter: Any) -> bool:
         reference = self._searched.get(id(parameter))
-        return reference is not None and reference() is parameter
+        return reference is not None and reference.get() is parameter
 
 
 def _search(parameters: set[int], called: Sequence[Any]) -> list[Any]:

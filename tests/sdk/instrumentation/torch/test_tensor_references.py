@@ -13,7 +13,8 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import cirron_otel as ci
-from cirron_otel.sdk.instrumentation.torch.parameters import ParameterReferences
+from cirron_otel.sdk.instrumentation.patches import Patches
+from cirron_otel.sdk.instrumentation.torch.tensor_references import TensorReferences
 from tests.kit.sessions.spool_trees import Spool
 
 from .one_session import recorded
@@ -24,9 +25,12 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def _swaps() -> Iterator[None]:
+    before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
+    gc.disable()  # objects of hooks are not collected at a random time
     yield
-    torch.__future__.set_swap_module_params_on_conversion(False)
+    gc.enable()
+    torch.__future__.set_swap_module_params_on_conversion(before)
     ci.shutdown()
 
 
@@ -115,35 +119,109 @@ def test_parameters_of_a_subclass_are_converted(tmp_path: Path) -> None:
     assert model[0].weight.dtype == torch.float64
 
 
-def test_a_reference_survives_a_conversion_and_not_its_parameter() -> None:
-    references = ParameterReferences()
+def test_a_model_is_converted_after_the_session_and_in_a_later_one(tmp_path: Path) -> None:
+    model = _model()
+    x = torch.ones(4, 4)
+    recorded(tmp_path / "first", lambda: _update(model, x))
+    model.double()
+    recorded(tmp_path / "second", lambda: _update(model, x.double()))
+    recorded(tmp_path / "third", model.float)
+    assert model[0].weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("digest", ["step", "tensors"])
+def test_a_model_that_is_never_called_is_converted(digest: str, tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+
+    def program() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            (torch.ones(2, 4) @ model.weight.t() + model.bias).sum().backward()
+            optimizer.step()
+        model.double()
+
+    recorded(tmp_path, program, digest=digest)
+    assert model.weight.dtype == torch.float64
+
+
+def test_batches_that_were_fetched_ahead_are_swapped(tmp_path: Path) -> None:
+    def program() -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = None
+        for (batch,) in loader():
+            if before is not None:
+                model(before).sum().backward()
+                optimizer.step()
+                torch.utils.swap_tensors(before, torch.zeros(2, 4))
+            before = batch
+
+    recorded(tmp_path, program)
+
+
+def test_a_reference_survives_conversions_and_not_its_tensor() -> None:
+    references, patches = TensorReferences(), Patches()
     model = _model()
     reference = references.first_trained(model)
     assert reference is not None
-    assert references.of(model[0].weight) is reference
     with pytest.raises(RuntimeError, match="Couldn't swap"):
         model.double()
-    del model
-    gc.collect()
+    references.install(patches)
+    try:
+        for convert in (model.double, lambda: model.load_state_dict(_model().state_dict())):
+            convert()
+            assert isinstance(reference.get, weakref.ref)
+            assert reference.get() is model[0].weight
+            assert references.of(model[0].weight) is reference
+        weak = weakref.ref(model[0].weight)
+        with pytest.raises(RuntimeError, match="weakref"):
+            torch.utils.swap_tensors(t1=model[0].weight, t2=torch.ones(4, 4))
+        assert reference.get() is weak()
+        assert references.of(model[0].weight) is reference
+    finally:
+        patches.undo()
+    references.release_all()
     assert reference.get() is None
-    assert references.of(_model()[0].weight) is not reference
+    del weak
+    model.double()
 
 
-def test_an_error_of_a_conversion_is_that_of_torch(tmp_path: Path) -> None:
+def test_another_thread_finds_a_tensor_while_it_is_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    references, patches, weight = TensorReferences(), Patches(), torch.ones(2)
+    reference = references.of(weight)
+    original = torch.utils.swap_tensors
+    found = []
+
+    def swap_tensors(t1: Any, t2: Any) -> None:
+        found.append((reference.get() is t1, references.of(t1) is reference))
+        original(t1, t2)
+
+    monkeypatch.setattr(torch.utils, "swap_tensors", swap_tensors)
+    references.install(patches)
+    for _ in range(2):
+        torch.utils.swap_tensors(weight, torch.zeros(2))
+    patches.undo()
+    assert found == [(True, True)] * 2
+
+
+def test_an_error_of_a_conversion_is_raised_by_torch(tmp_path: Path) -> None:
     model = _model()
-    own = torch.utils.swap_tensors
+    original = torch.utils.swap_tensors
 
     def program() -> None:
         _update(model, torch.ones(4, 4))
-        kept = weakref.ref(model[0].weight)
+        weak = weakref.ref(model[0].weight)
         with pytest.raises(RuntimeError, match="weakref") as raised:
             torch.utils.swap_tensors(model[0].weight, torch.ones(4, 4))
-        assert "cirron_otel" not in str(raised.getrepr(style="native"))
+        files = [Path(entry.path).name for entry in raised.traceback]
+        assert "tensor_references.py" not in files
         with pytest.raises(TypeError):
-            torch.utils.swap_tensors(kept())
-        del kept
+            torch.utils.swap_tensors(weak())
+        del weak
         _update(model.double(), torch.ones(4, 4).double())
 
     steps = [span for span in recorded(tmp_path, program).spans if span["name"] == "step"]
     assert len(steps) == 2
-    assert torch.utils.swap_tensors is own
+    assert torch.utils.swap_tensors is original
