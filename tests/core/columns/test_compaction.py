@@ -247,9 +247,12 @@ def test_groups_that_are_replaced_while_they_are_listed(
     assert sorted(rows) == sorted(expected)
 
 
-@pytest.mark.parametrize("is_read", [1, 7, 11])
+@pytest.mark.parametrize("is_read", [1, 7, 9])
 def test_groups_that_are_replaced_while_they_are_read(bucket_place: str, is_read: int) -> None:
-    """Each batch counts once, also one that was read, and is in a new group with others."""
+    """Each batch counts once, also one that was read, and is in a new group with others.
+
+    Of 13 groups, at least 10 have rows of their own: three others have the same batches as one.
+    """
     add_singly(bucket_place, files())
     with pytest.MonkeyPatch.context() as patch:  # as if killed before anything is removed
         patch.setattr(compaction, "remove_groups", lambda *_: None)
