@@ -67,6 +67,7 @@ _IN_DUCKDB = """
 import json, pathlib, sys
 import duckdb, duckdb_extension_avro, duckdb_extension_iceberg
 engine = duckdb.connect()
+engine.execute("SET enable_progress_bar = false")  # it is on with `python -c`, on stdout
 for package in (duckdb_extension_avro, duckdb_extension_iceberg):
     [extension] = pathlib.Path(package.__path__[0]).rglob("*.duckdb_extension")
     engine.execute(f"LOAD '{extension}'")

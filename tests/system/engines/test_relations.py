@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +224,27 @@ def test_tokens_and_ids_of_a_column_are_those_of_each_text() -> None:
     assert [*zip(high.tolist(), low.tolist(), strict=True)] == [texts.halves(id_) for id_ in some]
     assert [texts.id_of(*pair) for pair in zip(high.tolist(), low.tolist(), strict=True)] == some
     assert halves(pa.array([], pa.string()), texts)[0].dtype == np.int64
+
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
+from tests.system.engines.relations import engine_recording
+opened = DuckDBEngine.put
+def put(engine, *arguments):
+    bar = engine._connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()
+    print(bar[0])
+    return opened(engine, *arguments)
+DuckDBEngine.put = put
+with engine_recording(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_no_progress_bar_is_printed_in_an_interactive_interpreter(tmp_path: Path) -> None:
+    """A program without a file is interactive for DuckDB, which prints the bar to stdout."""
+    add(tmp_path, training(ranks=1, steps=2))
+    command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"False"}
