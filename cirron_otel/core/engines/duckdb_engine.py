@@ -170,7 +170,7 @@ class DuckDBEngine(SqlEngine):
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(self._spill)}")
         self.execute("SET preserve_insertion_order = false")
-        # DuckDB prints one to stdout in notebooks and with `python -c`.
+        # In notebooks and with `python -c`, DuckDB would print a progress bar to stdout.
         self.execute("SET enable_progress_bar = false")
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")

@@ -145,6 +145,8 @@ def test_a_model_that_is_never_called_is_converted(digest: str, tmp_path: Path) 
 
 
 def test_batches_that_were_fetched_ahead_are_swapped(tmp_path: Path) -> None:
+    swapped = []
+
     def program() -> None:
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -154,9 +156,12 @@ def test_batches_that_were_fetched_ahead_are_swapped(tmp_path: Path) -> None:
                 model(before).sum().backward()
                 optimizer.step()
                 torch.utils.swap_tensors(before, torch.zeros(2, 4))
+                swapped.append(before)
             before = batch
 
     recorded(tmp_path, program)
+    assert len(swapped) == len(loader()) - 1
+    assert not any(each.any() for each in swapped)
 
 
 def test_a_reference_survives_conversions_and_not_its_tensor() -> None:
