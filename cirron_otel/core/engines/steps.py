@@ -132,7 +132,7 @@ def _scopes(span: Table, step: Table) -> Table:
         span.rank.identical_to(step.rank)
         & span.pid.identical_to(step.pid)
         & (span.start_ns >= step.start_ns).fill_null(TRUE)
-        & (span.end_ns <= step.start_ns + step.ns).fill_null(TRUE)
+        & (span.end_ns <= step.end_ns).fill_null(TRUE)
     )
     return joined.filter(step.no.notnull() | ~_is_step(span)).select(
         no=span.no, name=span.name, start_ns=span.start_ns, ns=duration(span),

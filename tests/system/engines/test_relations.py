@@ -213,6 +213,19 @@ def test_units_whose_session_depends_on_their_time(tmp_path: Path) -> None:
     assert [each.spans for each in found["sessions"]] == [5, 3, 2]
 
 
+def test_a_step_that_ends_before_its_start_has_the_extent_of_its_phases(tmp_path: Path) -> None:
+    start = 10**18
+    spans = [
+        span(1, 9, start_ns=start, end_ns=start - 1),
+        span(2, 1, name="forward", start_ns=start, end_ns=start),
+    ]
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    found = assert_equal(files, tmp_path)
+    ((spans, first_ns, last_ns, *_),) = found["extents"].values()
+    assert (spans, first_ns, last_ns) == (2, start, start)
+
+
 def test_tokens_and_ids_of_a_column_are_those_of_each_text() -> None:
     texts, ids = Texts(), ["0", "00", "17", "9" * 17, "9" * 18, None, "-1", "a", "é\0", "", "a"]
     found = tokens(pa.array(ids), texts).tolist()
