@@ -6,7 +6,7 @@ from typing import Any
 
 from ..session.errors import record_error
 from ..tracing.clock import now
-from ..tracing.phase import LoaderPassSpan, Phase, begin, enter, leave, make_current
+from ..tracing.phase import LoaderPassSpan, Phase, begin, leave, make_current
 from ..tracing.scope import MAX_DEPTH
 from ..tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ..tracing.step_places import GLOBAL_STEP
@@ -214,8 +214,8 @@ class LoopScopes:
         scope = LoaderPassSpan.__new__(LoaderPassSpan)
         scope._ends = None
         context = _get()
-        begin(scope, name, index, attrs or None, current_scope(context), context, now())
-        enter(scope, context)
+        parent = current_scope(context)
+        begin(scope, name, index, attrs or None, parent, context, now(), enters=True)
         self._scopes.append(scope)
         return scope
 

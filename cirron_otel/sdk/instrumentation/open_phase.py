@@ -6,7 +6,7 @@ from typing import Any
 
 from ..session.errors import record_error
 from ..tracing.clock import now
-from ..tracing.phase import Phase, begin, enter, leave
+from ..tracing.phase import Phase, begin, leave
 from ..tracing.state import CONTEXT, state
 from .iteration import current_scope
 from .recording import is_recording
@@ -30,8 +30,7 @@ def open_phase(framework: str, name: str, attrs: dict[str, Any] | None = None) -
             parent = step.micro
         phase = Phase.__new__(Phase)
         phase._before = 0
-        begin(phase, name, None, attrs, parent, context, now(), is_fixed=is_micro)
-        enter(phase, context)
+        begin(phase, name, None, attrs, parent, context, now(), is_micro, enters=True)
         return phase
     except Exception as error:
         record_error(framework, error)

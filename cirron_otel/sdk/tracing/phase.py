@@ -259,12 +259,12 @@ class Intervals:
 
 def begin(
     scope: Any, name: str, index: int | None, attrs: dict[str, Any] | None, above: Any,
-    context: Any, begun: int, *, is_fixed: bool = False,
+    context: Any, begun: int, is_fixed: bool = False, enters: bool = False,
 ) -> None:  # fmt: skip
     """Open a new Phase or Step below `above`; `begun` is the time at which its creation began.
 
-    The scope does not become the current span. If it is too deep, it is not recorded. With
-    `is_fixed`, its parent is `above` regardless of the current span.
+    If it is too deep, it is not recorded. With `is_fixed`, its parent is `above` regardless of the
+    current span. With `enters`, it is the current scope until `leave`.
     """
     scope._name, scope._index, scope._attrs = name, index, attrs
     scope._above = above
@@ -282,8 +282,12 @@ def begin(
     elif not scope._place(context, above):
         scope._open_unrecorded(begun)
         scope._trace, scope._thread = above._trace, buffers.ident
+        if enters:
+            scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
         return
     scope._thread = buffers.ident
+    if enters:
+        scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
     if state.special:
         scope._notify_start(context)
     scope._start = start = now()
@@ -296,11 +300,6 @@ def make_current(scope: Any, context: Any) -> Any:
     inside = Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope})
     _set(inside)
     return inside
-
-
-def enter(scope: Any, context: Any) -> None:
-    """Make `scope` the current scope until `leave`."""
-    scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
 
 
 def leave(scope: Any, error: BaseException | None = None) -> None:

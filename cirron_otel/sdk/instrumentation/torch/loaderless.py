@@ -105,7 +105,7 @@ class LoaderlessSteps:
     def backward_begins(self) -> None:
         """Release the waiting forward passes that the backward pass which begins now cannot use."""
         for each in self._waiting:
-            if each.is_unused:
+            if each.graph is not None and each.is_unused:
                 break
         else:
             return
@@ -128,14 +128,15 @@ class LoaderlessSteps:
             or passes.training is not None
             or passes.evaluation is not None
             or tracker.loop is not None
-            or _is_in_step(phase)
+            or (phase._above._depth and _is_in_step(phase))
         ):
             self.end_evaluation()
             return False
         if kind & UPKEEP:
             if kind == COLLECTIVE and self._evaluate(phase, kind):
                 return True
-            self.end_evaluation()
+            if self.evaluation is not None or self._between:
+                self.end_evaluation()
             if not self._waiting:
                 if self._is_followed(phase, kind):
                     return True
@@ -149,7 +150,8 @@ class LoaderlessSteps:
                 return True
             if not self._waiting:
                 return False
-        self.end_evaluation()
+        if self.evaluation is not None or self._between:
+            self.end_evaluation()
         if self._waiting and self._waiting[-1].phase._above is not phase._above:
             self.release()
         elif len(self._waiting) >= _MOST:
@@ -159,7 +161,7 @@ class LoaderlessSteps:
             self._weights_changed()
         made, evaluates = tracker.torch_state.optimizers_made, kind == FORWARD and self.evaluates
         cost_ns = tracker.opened_ns + now() - phase._until
-        waiting = WaitingPhase(phase, kind, graph, made, cost_ns, evaluates=evaluates)
+        waiting = WaitingPhase(phase, kind, graph, made, cost_ns, evaluates)
         if kind == BACKWARD:
             self.gradients.backward_ended()
             waiting.accumulates = self.gradients.accumulates_gradients
@@ -203,7 +205,7 @@ class LoaderlessSteps:
             self.release()
             self._waiting = waiting = waiting[count:]
         parent_scope: Any = waiting[0].phase._above if waiting else current_scope(_get())
-        if _is_in_step(parent_scope, itself=True):
+        if parent_scope._depth and _is_in_step(parent_scope, itself=True):
             self.release()
             return None
         last = self.iteration
@@ -232,8 +234,11 @@ class LoaderlessSteps:
         self._step_count += 1
         # The hooks of its phases, whose parent was not known when they ran. Other threads add to
         # the same parent, so a value that one of them adds at this moment may be lost.
-        step._overhead = sum(each.cost_ns for each in waiting)
-        parent_scope._overhead = max(parent_scope._overhead - step._overhead, 0)
+        cost_ns = 0
+        for each in waiting:
+            cost_ns += each.cost_ns
+        step._overhead = cost_ns
+        parent_scope._overhead = max(parent_scope._overhead - cost_ns, 0)
         self._begins_with_zero_grad = bool(waiting) and waiting[0].kind == ZERO_GRAD
         if waiting:
             first = waiting[0].phase
@@ -243,15 +248,22 @@ class LoaderlessSteps:
 
     def _fill(self, last: Iteration, waiting: list[WaitingPhase]) -> None:
         """Move phases into a step, or into its micro steps if gradients were accumulated."""
-        batches = groups(waiting)
-        if len(batches) > 1:
-            for each in waiting:
-                if each.phase._stamps is not None:
-                    last.stamp(each.phase._stamps)
+        for each in waiting:
+            if each.accumulates:
+                batches = groups(waiting)
+                break
+        else:
+            batches = []
+        step, is_divided = last.step, len(batches) > 1
+        for each in waiting:
+            phase = each.phase
+            if not is_divided:
+                phase.move(step)
+                last.add(phase)
+            elif phase._stamps is not None:
+                last.stamp(phase._stamps)
+        if is_divided:
             last.split(self._steps.micro_of, batches)
-        for phase in batches[0] if len(batches) == 1 else ():
-            phase.move(last.step)
-            last.add(phase)
 
     def _settle_and_read(self, phase: Phase) -> None:
         """Settle a phase, and read the device's memory after an optimizer step.

@@ -255,7 +255,8 @@ class Modules:
                     self._torch_state.configuration.model_trains(module)
                     if known.parameter is not None:
                         tracker.gradients.watch(known.parameter)
-                _watch_first(tracker, known)
+                if tracker.gradients.parameter is None:
+                    _watch_first(tracker, known)
                 tracker.passes.called(module, arguments)
                 if tracker.iteration is None and tracker.passes.evaluation is None:
                     self._outside_of_steps(tracker.loaderless, known, module)
@@ -317,7 +318,9 @@ class Modules:
         if model is not None:
             # The model's `forward` was called directly, and is running.
             self._adopt(type(model), "forward")
-            _watch_first(tracker, self._remember(model))
+            known = self._remember(model)
+            if tracker.gradients.parameter is None:
+                _watch_first(tracker, known)
             self._torch_state.trained.add(model)
             self._torch_state.configuration.model_trains(model)
             tracker.passes.called(model)
@@ -354,9 +357,8 @@ class _InertModules:
 
 def _watch_first(tracker: Tracker, known: KnownModule) -> None:
     """Watch the first model that a thread calls, until it calls one that it trains."""
-    if tracker.gradients.parameter is None:
-        tracker.gradients.parameter = known.parameter
-        tracker.torch_state.parameter = tracker.torch_state.parameter or known.parameter
+    tracker.gradients.parameter = known.parameter
+    tracker.torch_state.parameter = tracker.torch_state.parameter or known.parameter
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:

@@ -21,7 +21,6 @@ from ...tracing.phase import (
     Phase,
     Step,
     begin,
-    enter,
     leave,
     restore_context,
 )
@@ -232,19 +231,17 @@ class OpenPhases(OpenStep):
             # A folded phase is not the current scope, but is the parent of the phases inside it.
             current = self.parent if self.open is None else self.open
             is_fixed = not has_other
-        elif current is not self.open and self._is_opened_manually(current, name):
+        elif (
+            current._depth and current is not self.open and self._is_opened_manually(current, name)
+        ):
             self._note(kind & PLAIN)
             return None
         phase = _new(Phase)
-        begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed or is_over)
-        enter(phase, context)
-        if phase._id and not state.special:
-            phase._start, opened = now(), phase._start
-            phase._above._overhead += phase._start - opened
-        phase._before = self.inside
-        if not phase._before:
-            self.opened_ns = phase._start - begun if phase._id else 0
-        self.inside |= kind
+        begin(phase, name, None, attrs, current, context, begun, is_fixed or is_over, enters=True)
+        phase._before = before = self.inside
+        if not before:
+            self.opened_ns = phase._start - begun  # 0 if the phase is not recorded
+        self.inside = before | kind
         self.open = phase
         if kind & TIMED and self.clock is not None:
             self.clock.begin(phase)
@@ -317,7 +314,7 @@ class OpenPhases(OpenStep):
             self.batch.add(phase)
         elif loaderless is not None and parent_scope is loaderless.step:
             loaderless.add(phase)
-        elif self.passes.pass_ends.takes(phase):
+        elif self.passes.pass_ends.unfinished is not None and self.passes.pass_ends.takes(phase):
             pass  # the phase belongs to the last step of an unfinished pass
         elif not self.loaderless.takes(phase, kind):
             if type(parent_scope) is EnclosingSpan:

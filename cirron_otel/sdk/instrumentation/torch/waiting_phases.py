@@ -21,7 +21,7 @@ class WaitingPhase:
     __slots__ = ("accumulates", "cost_ns", "evaluates", "graph", "kind", "made", "phase")
 
     def __init__(
-        self, phase: Phase, kind: int, graph: Any, made: int, cost_ns: int, *, evaluates: bool
+        self, phase: Phase, kind: int, graph: Any, made: int, cost_ns: int, evaluates: bool
     ) -> None:
         self.phase, self.kind = phase, kind
         self.made = made
