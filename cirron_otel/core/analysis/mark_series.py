@@ -7,6 +7,7 @@ It contains their minimum, median and maximum, so that no outlier is lost.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,11 +67,15 @@ class MarkSeries:
             if epoch is not None and number is not None
         ]
         for epoch, same in islice(groupby(pairs, key=itemgetter(0)), MAX_SERIES):
-            mean = EpochMean(epoch)
-            for _, number in same:
-                mean.count += 1
-                mean.mean += (number - mean.mean) / mean.count
-            self.epochs.append(mean)
+            self.epochs.append(_mean_of(epoch, [number for _, number in same]))
+
+
+def _mean_of(epoch: str, numbers: Sequence[float]) -> EpochMean:
+    count = len(numbers)
+    try:
+        return EpochMean(epoch, count, math.fsum(numbers) / count)
+    except OverflowError:
+        return EpochMean(epoch, count, math.fsum(number / count for number in numbers))
 
 
 @dataclass(slots=True)

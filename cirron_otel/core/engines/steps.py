@@ -127,14 +127,15 @@ def _scopes(span: Table, step: Table) -> Table:
 
     `is_wider` if the step's extent is not theirs.
     """
-    joined = span.left_join(step, [span.parent == step.id, span.no != step.no])
+    joined = span.left_join(step, span.parent == step.id)
     is_inside = (
         span.rank.identical_to(step.rank)
         & span.pid.identical_to(step.pid)
         & (span.start_ns >= step.start_ns).fill_null(TRUE)
         & (span.end_ns <= step.end_ns).fill_null(TRUE)
     )
-    return joined.filter(step.no.notnull() | ~_is_step(span)).select(
+    # A step may be its own parent. Joins with an inequality are slow, so this is filtered here.
+    return joined.filter((step.no != span.no) | ~_is_step(span)).select(
         no=span.no, name=span.name, start_ns=span.start_ns, ns=duration(span),
         gpu_ns=non_negative(span.gpu_ns), step=step.no, rank=step.rank, position=step.position,
         is_wider=~is_inside,

@@ -119,9 +119,8 @@ class EngineMarks:
             self._with_units(relations.others, self._scopes.deep)
         )
         rows = _joined(used, _around(known, relations.around))
-        unknown = used.filter(used.span.notnull()).select("span").distinct()
-        unknown = unknown.anti_join(known, unknown.span == known.id)
-        unknown = engine.store(unknown)
+        unknown = used.filter(used.span.notnull()).select("span")
+        unknown = engine.store(unknown.anti_join(known, unknown.span == known.id).distinct())
         if not engine.count(unknown):
             return rows
         span = relations.span.semi_join(unknown, relations.span.id == unknown.span)

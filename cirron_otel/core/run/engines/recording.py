@@ -56,7 +56,7 @@ class EngineRecording:
     @cached_property
     def sums(self) -> LaneSums:
         """The sums over all spans of each rank."""
-        sums = lane_sums(self._engine, self._relations.span, self._run.mark)
+        sums = lane_sums(self._engine, self._relations, self._run.mark)
         for ranks, details in self._run.details:
             sums.add_details(ranks, details)
         return sums

@@ -10,7 +10,14 @@ import ibis
 from ....semconv import OVERHEAD_NS, SESSION
 from ...analysis.run_batch import either
 from ...engines.engine import PLACES, SqlEngine, Table
-from ...engines.expressions import as_number, duration, has_name, named, non_negative
+from ...engines.expressions import (
+    as_number,
+    duration,
+    has_name,
+    named,
+    non_negative,
+    union_of,
+)
 from ...engines.steps import StepRelations
 from ..load.lanes import LaneSums, NameSums, RankSums
 from ..load.marks import MOST_OVERHEAD_NS
@@ -20,11 +27,12 @@ from .inside import UnitScopes
 _RECOMPUTE: Final = "recompute"
 
 
-def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
+def lane_sums(engine: SqlEngine, relations: StepRelations, mark: Table) -> LaneSums:
     """Return the sums over all spans of each rank, and over those of each name.
 
-    `span` and `mark` have each record once; the time of tracing is that of the marks.
+    `mark` has each mark once; the time of tracing is that of the marks.
     """
+    span = relations.span
     is_timed = span.gpu_ns.notnull()
     groups = span.group_by(
         rank=span.rank, listed=named(span.name), is_sampled=span.is_peak_sampled
@@ -59,29 +67,53 @@ def lane_sums(engine: SqlEngine, span: Table, mark: Table) -> LaneSums:
         else:
             of_name.device_peak = either(max, of_name.device_peak, device)
             of_name.memory_peak = either(max, of_name.memory_peak, memory)
-    for rank, overhead_ns in engine.rows(_overhead(engine, span, mark)):
-        sums.ranks.setdefault(rank, RankSums()).overhead_ns = overhead_ns
+    _add_overhead(sums, engine, relations, mark)
     return sums
 
 
-def _overhead(engine: SqlEngine, unique: Table, mark: Table) -> Table:
-    """Return the time of tracing by the rank of the first span of the marks' batch.
+def _add_overhead(sums: LaneSums, engine: SqlEngine, relations: StepRelations, mark: Table) -> None:
+    """Add the time of tracing to the rank of the first span of the marks' batch.
 
     A mark counts unless its scope is inside another scope with such a mark that is not a session
-    (`load.overheads`). `unique` has each span once; a batch may have only repeated spans.
+    (`load.overheads`). The first span may be one that is repeated.
     """
     span = engine.span
     is_due = has_name(mark.name, OVERHEAD_NS) & mark.integer.between(1, MOST_OVERHEAD_NS)
     marks = engine.store(mark.filter(is_due).select("no", "span", "integer"))
-    sessions = unique.filter(has_name(unique.name, SESSION)).select("id")
-    marked = marks.filter(marks.span.notnull()).select("span").distinct()
-    marked = marked.anti_join(sessions, marked.span == sessions.id)
-    inside = unique.semi_join(marked, unique.parent == marked.span).select("id")
+    inside = _inside_marked(engine, relations, marks.filter(marks.span.notnull()).select("span"))
     marks = marks.anti_join(inside, marks.span == inside.id)
-    sums = marks.group_by(batch=marks.no // PLACES).agg(ns=_total(marks.integer))
-    firsts = span.group_by(batch=span.no // PLACES).agg(first=span.no.min())
-    firsts = firsts.inner_join(sums, "batch").inner_join(span, firsts.first == span.no)
-    return firsts.group_by("rank").agg(ns=_total(firsts.ns))
+    times = dict(
+        engine.rows(marks.group_by(batch=marks.no // PLACES).agg(ns=_total(marks.integer)))
+    )
+    firsts = span.group_by("rank", batch=span.no // PLACES).agg(first=span.no.min())
+    of_batches: dict[int, tuple[int, int | None]] = {}
+    for rank, batch, first in engine.rows(firsts):
+        if batch in times:
+            of_batches[batch] = min(of_batches.get(batch, (first, rank)), (first, rank))
+    for batch, (_, rank) in of_batches.items():
+        of_rank = sums.ranks.setdefault(rank, RankSums())
+        of_rank.overhead_ns = (of_rank.overhead_ns or 0) + times[batch]
+
+
+def _inside_marked(engine: SqlEngine, relations: StepRelations, marked: Table) -> Table:
+    """Return scopes directly inside others with marks that are not sessions: all that have marks, too.
+
+    Most of them are steps, few are others, and fewer are directly inside steps: only for these, all
+    spans are read.
+    """
+    scopes = [table.select("id", "parent") for table in (relations.any_step, relations.others)]
+    rest = marked
+    for scope in scopes:
+        rest = rest.anti_join(scope, rest.span == scope.id)
+    rest, span = engine.store(rest), relations.span
+    if engine.count(rest):
+        scopes.append(span.semi_join(rest, span.id == rest.span).select("id", "parent"))
+    scope = union_of(scopes)
+    sessions = span.filter(has_name(span.name, SESSION)).select("id")
+    around = scope.select("parent").distinct()
+    around = marked.semi_join(around, marked.span == around.parent)
+    around = around.anti_join(sessions, around.span == sessions.id)
+    return scope.semi_join(around, scope.parent == around.span).select("id")
 
 
 def unit_extents(

@@ -130,7 +130,8 @@ class SeriesFold:
         series = MarkSeries(name, None if rank == ABSENT else rank, is_eval=bool(rows[2, 0]))
         ends = rows[6:8, [0, -1]].T.tolist()
         series.first, series.last = (value_of(self._texts, kind, value) for kind, value in ends)
-        epochs = [self._texts.text(token) for token in rows[5].tolist()]
+        texts = {token: self._texts.text(token) for token in np.unique(rows[5]).tolist()}
+        epochs = list(map(texts.__getitem__, rows[5].tolist()))
         series.add_numbers(self._numbers(rows), epochs)
         return series
 
