@@ -9,6 +9,10 @@ that of their means if it is larger. The largest mean is left out, so that a sin
 difference and not noise. Stalls are separate: the noise of their number is that of independent
 events, because few blocks contain one. For other accounts, such as evaluations, the number of
 occurrences is a fact, and only their durations have noise.
+
+Two runs of a program also differ because the speed of the machine differs, which no block of a run
+shows. This changes all accounts alike: such a difference has a minimum noise, which is larger for
+shorter runs (`_speed_noise`).
 """
 
 from __future__ import annotations
@@ -39,6 +43,13 @@ _STALL: Final = 2
 """An account's time in a unit is a stall if it exceeds its median by this many medians of units."""
 _SURE_STALLS: Final = 2.5
 """The noise of the time of stalls, in standard deviations of a sum of independent events."""
+_SPEED_NOISE: Final = 0.12
+"""The minimum noise of a difference that is alike in all accounts, of runs of `_SHORT_NS` or less.
+"""
+_SHORT_NS: Final = 2_000_000_000
+_ALIKE: Final = 0.5
+"""A difference is alike in all accounts if the others change by this part of it, without the one
+that changes most."""
 _LEAST_PART: Final = 0.05
 """The minimum part of the difference that an account explains to be named."""
 
@@ -316,21 +327,48 @@ def compare_costs(
     if a.noise is None or b.noise is None:
         accounts = _accounts(a, b, math.inf)
         return CostChange("INCONCLUSIVE", "info", change, None, accounts)
-    noise = math.hypot(a.noise, b.noise) / a.per_unit
+    speed_noise = _speed_noise(a, b)
+    noise = max(math.hypot(a.noise, b.noise) / a.per_unit, speed_noise)
     if abs(change) < moderate or abs(change) <= noise:
-        accounts = _accounts(a, b, max(moderate, noise) * a.per_unit)
+        accounts = _accounts(a, b, max(moderate, noise) * a.per_unit, speed_noise)
         is_same = abs(change) + _SURE * noise < moderate and not any(e.is_named for e in accounts)
         kind: Kind = "SAME" if is_same else "INCONCLUSIVE"
         return CostChange(kind, "info", change, noise, accounts)
-    accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit)
+    accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit, speed_noise)
     if change < 0:
         return CostChange("FASTER", "info", change, noise, accounts)
     severity: Severity = "crit" if change >= material else "warn"
     return CostChange("SLOWER", severity, change, noise, accounts)
 
 
-def _accounts(a: LedgerCosts, b: LedgerCosts, least_ns: float) -> list[AccountChange]:
-    """Return the differences of all accounts. Those of `least_ns` per unit or more are named."""
+def _speed_noise(a: LedgerCosts, b: LedgerCosts) -> float:
+    """Return the change that a machine of another speed explains; 0 if one account changes most.
+
+    The speed changes within seconds. So it is a mean over time, whose noise is inversely
+    proportional to the root of the duration of the shorter run.
+    """
+    names = {*a.totals, *b.totals} - UNCOUNTED
+    before, after = (
+        {name: each.totals.get(name, 0) / each.units for name in names} for each in (a, b)
+    )
+    sign = math.copysign(1, b.per_unit - a.per_unit)
+    most = max(names, key=lambda name: (sign * (after[name] - before[name]), name))
+    rest = a.per_unit - before[most]
+    change_of_rest = b.per_unit - after[most] - rest
+    least = _ALIKE * abs(b.per_unit - a.per_unit) * rest / a.per_unit
+    if rest <= 0 or sign * change_of_rest <= 0 or sign * change_of_rest < least:
+        return 0.0
+    shorter = min(each.wall_ns / each.lanes for each in (a, b))
+    return _SPEED_NOISE * math.sqrt(_SHORT_NS / max(shorter, _SHORT_NS))
+
+
+def _accounts(
+    a: LedgerCosts, b: LedgerCosts, least_ns: float, speed_noise: float = 0.0
+) -> list[AccountChange]:
+    """Return the differences of all accounts. Those of `least_ns` per unit or more are named.
+
+    `speed_noise` is the minimum noise of each account, as a part of its time.
+    """
     known = {*a.totals, *b.totals}
     names = [name for name in ACCOUNTS if name in known]
     difference = b.per_unit - a.per_unit
@@ -341,6 +379,7 @@ def _accounts(a: LedgerCosts, b: LedgerCosts, least_ns: float) -> list[AccountCh
         noise = None
         if a.noise is not None and b.noise is not None:
             noise = math.hypot(a.account_noise.get(name, 0), b.account_noise.get(name, 0))
+            noise = max(noise, speed_noise * before)
         is_counted = name not in UNCOUNTED
         change = abs(after - before)
         found.append(

@@ -265,3 +265,44 @@ def test_runs_are_the_same_only_if_the_noise_is_small() -> None:
         found = compare(job(units=60, noise=noise, seed=3), job(units=60, noise=noise, seed=4))
         assert found.kind == kind
         assert found.cause is None
+
+
+SECOND_MS = {name: ms / 10 for name, ms in USUAL.items()}
+"""A unit of about 10 ms: 100 of them last a second."""
+
+
+def at_speed(factor: float, units: int = 100, **more: float) -> Ledger:
+    """Return a job whose accounts all take `factor` times as long, and some another factor."""
+    return job(
+        units=units, usual={name: ms * factor * more.get(name, 1) for name, ms in SECOND_MS.items()}
+    )
+
+
+@pytest.mark.parametrize("factor", [1.1, 0.9])
+def test_another_speed_of_the_machine_is_noise_in_a_short_run(factor: float) -> None:
+    found = compare(at_speed(1), at_speed(factor))
+    assert (found.kind, named(found)) == ("INCONCLUSIVE", [])
+    assert found.noise == 0.12
+    assert not found.is_slower_by(0.05)
+
+
+def test_another_speed_of_the_machine_is_a_difference_in_a_long_run() -> None:
+    found = compare(at_speed(1, 10_000), at_speed(1.06, 10_000))
+    assert (found.kind, found.noise) == ("SLOWER", pytest.approx(0.017, abs=0.001))
+    assert found.is_slower_by(0.05)
+
+
+def test_a_difference_of_one_account_has_no_minimum_noise() -> None:
+    found = compare(at_speed(1), at_speed(1, backward=1.1))
+    assert (found.kind, found.noise, named(found)) == ("SLOWER", 0, ["backward"])
+
+
+def test_a_large_difference_of_all_accounts_is_not_another_speed() -> None:
+    found = compare(at_speed(1), at_speed(1.3))
+    assert found.kind == "SLOWER"
+    assert found.is_slower_by(0.05)
+
+
+def test_a_run_without_wall_time_is_faster() -> None:
+    b = replace(costs(at_speed(1)), totals={"start_up": 1})
+    assert compare_costs(costs(at_speed(1)), b, MODERATE, MATERIAL).kind == "FASTER"

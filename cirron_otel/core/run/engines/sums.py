@@ -96,7 +96,7 @@ def _add_overhead(sums: LaneSums, engine: SqlEngine, relations: StepRelations, m
 
 
 def _inside_marked(engine: SqlEngine, relations: StepRelations, marked: Table) -> Table:
-    """Return scopes directly inside others with marks that are not sessions: all that have marks, too.
+    """Return scopes inside others with marks that are not sessions; all with marks are among them.
 
     Most of them are steps, few are others, and fewer are directly inside steps: only for these, all
     spans are read.
