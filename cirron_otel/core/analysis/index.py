@@ -24,7 +24,8 @@ from ..state_database import open_database
 
 _SCHEMA = """
 CREATE TABLE file (
-    no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB, has_summaries INTEGER
+    no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB, has_summaries INTEGER,
+    first_span INTEGER
 );
 CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
@@ -56,7 +57,9 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
-_ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
+_ADD_FILE = """
+INSERT INTO file VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(no), 0) + 1 FROM span))
+"""
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )

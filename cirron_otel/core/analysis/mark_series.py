@@ -71,11 +71,11 @@ class MarkSeries:
 
 
 def _mean_of(epoch: str, numbers: Sequence[float]) -> EpochMean:
-    count = len(numbers)
     try:
-        return EpochMean(epoch, count, math.fsum(numbers) / count)
+        mean = math.fsum(numbers) / len(numbers)
     except OverflowError:
-        return EpochMean(epoch, count, math.fsum(number / count for number in numbers))
+        mean = float(statistics.mean(numbers))  # slow: it computes with fractions
+    return EpochMean(epoch, len(numbers), mean)
 
 
 @dataclass(slots=True)

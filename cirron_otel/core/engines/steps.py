@@ -134,7 +134,7 @@ def _scopes(span: Table, step: Table) -> Table:
         & (span.start_ns >= step.start_ns).fill_null(TRUE)
         & (span.end_ns <= step.end_ns).fill_null(TRUE)
     )
-    # A step may be its own parent. Joins with an inequality are slow, so this is filtered here.
+    # A step may be its own parent. This is a filter because a join with an inequality is slow.
     return joined.filter((step.no != span.no) | ~_is_step(span)).select(
         no=span.no, name=span.name, start_ns=span.start_ns, ns=duration(span),
         gpu_ns=non_negative(span.gpu_ns), step=step.no, rank=step.rank, position=step.position,

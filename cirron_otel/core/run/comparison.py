@@ -11,8 +11,8 @@ events, because few blocks contain one. For other accounts, such as evaluations,
 occurrences is a fact, and only their durations have noise.
 
 Two runs of a program also differ because the speed of the machine differs, which no block of a run
-shows. This changes all accounts alike: such a difference has a minimum noise, which is larger for
-shorter runs (`_speed_noise`).
+shows. It changes most accounts in one direction. A difference of this kind has a minimum noise,
+which is larger for shorter runs (`_speed_noise`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _STALL: Final = 2
 _SURE_STALLS: Final = 2.5
 """The noise of the time of stalls, in standard deviations of a sum of independent events."""
 _SPEED_NOISE: Final = 0.12
-"""The minimum noise of a difference that is alike in all accounts, of runs of `_SHORT_NS` or less.
-"""
+"""The change that the speed of the machine explains in runs of `_SHORT_NS` or less."""
 _SHORT_NS: Final = 2_000_000_000
-_ALIKE: Final = 0.5
-"""A difference is alike in all accounts if the others change by this part of it, without the one
-that changes most."""
+_LARGEST: Final = 2
+_OTHERS: Final = 0.5
+"""The speed of the machine may explain a change if the accounts without the `_LARGEST` changes
+together change by at least this part of it, relative to their time."""
 _LEAST_PART: Final = 0.05
 """The minimum part of the difference that an account explains to be named."""
 
@@ -277,6 +277,10 @@ class CostChange:
     """The change that the noise of both runs explains; None if a run has too few units."""
     accounts: list[AccountChange]
     """In the order of reports; empty if a run has no units."""
+    measured_noise: float = 0.0
+    """The noise without that of the machine's speed."""
+    shorter_ns: float = 0.0
+    """The wall time of a rank in the shorter run."""
 
     @property
     def is_failure(self) -> bool:
@@ -300,14 +304,15 @@ class CostChange:
         before = sum(each.a_per_unit_ns for each in counted)
         if self.noise is None or not before:
             return False
-        more = factor * sum(each.b_per_unit_ns for each in counted) - before
+        times = [(each.a_per_unit_ns, factor * each.b_per_unit_ns) for each in counted]
+        speed = _speed_noise(times, self.shorter_ns)
+        more = sum(b for _, b in times) - before
         scale = max(factor, 1.0)  # the noise of the times of B is scaled with them
-        if more >= share * before and more > scale * self.noise * before:
+        if more >= share * before and more > max(scale * self.measured_noise, speed) * before:
             return True
         return any(
-            (more := factor * each.b_per_unit_ns - each.a_per_unit_ns) >= share * before
-            and more > scale * (each.noise_ns or 0.0)
-            for each in counted
+            b - a >= share * before and b - a > max(scale * (each.noise_ns or 0.0), speed * a)
+            for each, (a, b) in zip(counted, times, strict=True)
         )
 
     @property
@@ -327,47 +332,57 @@ def compare_costs(
     if a.noise is None or b.noise is None:
         accounts = _accounts(a, b, math.inf)
         return CostChange("INCONCLUSIVE", "info", change, None, accounts)
-    speed_noise = _speed_noise(a, b)
-    noise = max(math.hypot(a.noise, b.noise) / a.per_unit, speed_noise)
+    measured = noise = math.hypot(a.noise, b.noise) / a.per_unit
+    shorter_ns = min(each.wall_ns / each.lanes for each in (a, b))
+    speed = 0.0
+    if abs(change) >= moderate:
+        speed = _speed_noise(_times(a, b), shorter_ns)
+        noise = max(measured, speed)
+    kind: Kind = "SLOWER" if change > 0 else "FASTER"
+    least_ns = _LEAST_PART * abs(change) * a.per_unit
     if abs(change) < moderate or abs(change) <= noise:
-        accounts = _accounts(a, b, max(moderate, noise) * a.per_unit, speed_noise)
-        is_same = abs(change) + _SURE * noise < moderate and not any(e.is_named for e in accounts)
-        kind: Kind = "SAME" if is_same else "INCONCLUSIVE"
-        return CostChange(kind, "info", change, noise, accounts)
-    accounts = _accounts(a, b, _LEAST_PART * abs(change) * a.per_unit, speed_noise)
-    if change < 0:
-        return CostChange("FASTER", "info", change, noise, accounts)
-    severity: Severity = "crit" if change >= material else "warn"
-    return CostChange("SLOWER", severity, change, noise, accounts)
+        kind, least_ns = "INCONCLUSIVE", max(moderate, noise) * a.per_unit
+    accounts = _accounts(a, b, least_ns, speed)
+    severity: Severity = "info"
+    if kind == "SLOWER":
+        severity = "crit" if change >= material else "warn"
+    elif abs(change) + _SURE * noise < moderate and not any(e.is_named for e in accounts):
+        kind = "SAME"
+    return CostChange(kind, severity, change, noise, accounts, measured, shorter_ns)
 
 
-def _speed_noise(a: LedgerCosts, b: LedgerCosts) -> float:
-    """Return the change that a machine of another speed explains; 0 if one account changes most.
+def _times(a: LedgerCosts, b: LedgerCosts) -> list[tuple[float, float]]:
+    """Return the times per unit of each account of the wall time, in A and in B."""
+    return [
+        (a.totals.get(name, 0) / a.units, b.totals.get(name, 0) / b.units)
+        for name in {*a.totals, *b.totals} - UNCOUNTED
+    ]
 
-    The speed changes within seconds. So it is a mean over time, whose noise is inversely
-    proportional to the root of the duration of the shorter run.
+
+def _speed_noise(times: Sequence[tuple[float, float]], shorter_ns: float) -> float:
+    """Return the change that a different speed of the machine explains.
+
+    It is 0 if only two accounts change, or if the others do not change accordingly. The speed
+    changes within seconds. So its noise is inversely proportional to the root of the duration of
+    the shorter run, in ns.
     """
-    names = {*a.totals, *b.totals} - UNCOUNTED
-    before, after = (
-        {name: each.totals.get(name, 0) / each.units for name in names} for each in (a, b)
-    )
-    sign = math.copysign(1, b.per_unit - a.per_unit)
-    most = max(names, key=lambda name: (sign * (after[name] - before[name]), name))
-    rest = a.per_unit - before[most]
-    change_of_rest = b.per_unit - after[most] - rest
-    least = _ALIKE * abs(b.per_unit - a.per_unit) * rest / a.per_unit
-    if rest <= 0 or sign * change_of_rest <= 0 or sign * change_of_rest < least:
+    before, after = (sum(values) for values in zip(*times, strict=True))
+    sign = math.copysign(1, after - before)
+    others = sorted(times, key=lambda pair: sign * (pair[1] - pair[0]))[:-_LARGEST]
+    rest = sum(a for a, _ in others)
+    least = _OTHERS * abs(after - before) * rest / before
+    if not rest or sign * (sum(b for _, b in others) - rest) < least:
         return 0.0
-    shorter = min(each.wall_ns / each.lanes for each in (a, b))
-    return _SPEED_NOISE * math.sqrt(_SHORT_NS / max(shorter, _SHORT_NS))
+    return _SPEED_NOISE * math.sqrt(_SHORT_NS / max(shorter_ns, _SHORT_NS))
 
 
 def _accounts(
-    a: LedgerCosts, b: LedgerCosts, least_ns: float, speed_noise: float = 0.0
+    a: LedgerCosts, b: LedgerCosts, least_ns: float, speed: float = 0.0
 ) -> list[AccountChange]:
-    """Return the differences of all accounts. Those of `least_ns` per unit or more are named.
+    """Return the differences of all accounts.
 
-    `speed_noise` is the minimum noise of each account, as a part of its time.
+    Those of `least_ns` per unit or more are named, unless the speed of the machine explains them:
+    a change of an account's time by up to `speed`.
     """
     known = {*a.totals, *b.totals}
     names = [name for name in ACCOUNTS if name in known]
@@ -379,7 +394,6 @@ def _accounts(
         noise = None
         if a.noise is not None and b.noise is not None:
             noise = math.hypot(a.account_noise.get(name, 0), b.account_noise.get(name, 0))
-            noise = max(noise, speed_noise * before)
         is_counted = name not in UNCOUNTED
         change = abs(after - before)
         found.append(
@@ -387,7 +401,10 @@ def _accounts(
                 name, round(times[0] / a.lanes), round(times[1] / b.lanes), before, after,
                 noise if is_counted else None,
                 (after - before) / difference if is_counted and difference else None,
-                is_counted and noise is not None and change > noise and change >= least_ns,
+                is_counted
+                and noise is not None
+                and change > max(noise, speed * before)
+                and change >= least_ns,
             )
         )  # fmt: skip
     return found

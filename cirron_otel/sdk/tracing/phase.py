@@ -263,8 +263,8 @@ def begin(
 ) -> None:  # fmt: skip
     """Open a new Phase or Step below `above`; `begun` is the time at which its creation began.
 
-    If it is too deep, it is not recorded. With `is_fixed`, its parent is `above` regardless of the
-    current span. With `enters`, it is the current scope until `leave`.
+    If it is too deep, it is not recorded, and starts at `begun`. With `is_fixed`, its parent is
+    `above` regardless of the current span. With `enters`, it is the current scope until `leave`.
     """
     scope._name, scope._index, scope._attrs = name, index, attrs
     scope._above = above
@@ -286,10 +286,10 @@ def begin(
             scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
         return
     scope._thread = buffers.ident
-    if enters:
-        scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
     if state.special:
         scope._notify_start(context)
+    if enters:
+        scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
     scope._start = start = now()
     buffers.put(scope)
     scope._above._overhead += start - begun
@@ -311,7 +311,7 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
 
 
 def restore_context(scope: Any) -> None:
-    """Restore the context that `enter` replaced. A second call does nothing."""
+    """Restore the context that `begin` replaced. A second call does nothing."""
     token, scope._token = scope._token, None
     if token is not None:
         try:  # noqa: SIM105 - contextlib.suppress costs as much as all this

@@ -267,40 +267,61 @@ def test_runs_are_the_same_only_if_the_noise_is_small() -> None:
         assert found.cause is None
 
 
-SECOND_MS = {name: ms / 10 for name, ms in USUAL.items()}
-"""A unit of about 10 ms: 100 of them last a second."""
+def at_speed(factor: float, units: int = 100, **factors: float) -> Ledger:
+    """Return a job of units of about 10 ms, whose accounts take `factor` times as long.
 
-
-def at_speed(factor: float, units: int = 100, **more: float) -> Ledger:
-    """Return a job whose accounts all take `factor` times as long, and some another factor."""
-    return job(
-        units=units, usual={name: ms * factor * more.get(name, 1) for name, ms in SECOND_MS.items()}
-    )
+    Some take another factor.
+    """
+    usual = {name: ms / 10 * factors.get(name, factor) for name, ms in USUAL.items()}
+    return job(units=units, usual=usual)
 
 
 @pytest.mark.parametrize("factor", [1.1, 0.9])
-def test_another_speed_of_the_machine_is_noise_in_a_short_run(factor: float) -> None:
+def test_the_speed_of_the_machine_is_noise_in_a_short_run(factor: float) -> None:
     found = compare(at_speed(1), at_speed(factor))
-    assert (found.kind, named(found)) == ("INCONCLUSIVE", [])
-    assert found.noise == 0.12
+    assert (found.kind, found.noise, named(found)) == ("INCONCLUSIVE", 0.12, [])
     assert not found.is_slower_by(0.05)
 
 
-def test_another_speed_of_the_machine_is_a_difference_in_a_long_run() -> None:
+def test_the_speed_of_the_machine_is_less_noise_in_a_long_run() -> None:
     found = compare(at_speed(1, 10_000), at_speed(1.06, 10_000))
     assert (found.kind, found.noise) == ("SLOWER", pytest.approx(0.017, abs=0.001))
     assert found.is_slower_by(0.05)
 
 
-def test_a_difference_of_one_account_has_no_minimum_noise() -> None:
-    found = compare(at_speed(1), at_speed(1, backward=1.1))
-    assert (found.kind, found.noise, named(found)) == ("SLOWER", 0, ["backward"])
+@pytest.mark.parametrize("accounts", [["backward"], ["forward", "backward"]])
+def test_a_change_of_one_or_two_accounts_has_no_minimum_noise(accounts: list[str]) -> None:
+    found = compare(at_speed(1), at_speed(1, **dict.fromkeys(accounts, 1.1)))
+    assert (found.kind, found.noise) == ("SLOWER", 0)
+    assert sorted(named(found)) == sorted(accounts)
+    assert found.is_slower_by(0.05)
 
 
-def test_a_large_difference_of_all_accounts_is_not_another_speed() -> None:
+def test_a_large_change_of_all_accounts_is_a_difference() -> None:
     found = compare(at_speed(1), at_speed(1.3))
     assert found.kind == "SLOWER"
     assert found.is_slower_by(0.05)
+
+
+@pytest.mark.parametrize("factor", [1, 1.00001, 1.001])
+def test_a_small_change_of_all_accounts_is_the_same(factor: float) -> None:
+    found = compare(at_speed(1), at_speed(factor))
+    assert (found.kind, found.noise) == ("SAME", 0)
+
+
+@pytest.mark.parametrize(("factor", "is_slower"), [(1.2, True), (1.1, False), (0.9, False)])
+def test_the_minimum_noise_is_not_scaled_with_the_size_of_a_unit(
+    factor: float, is_slower: bool
+) -> None:
+    """A unit of B is half as large, and takes more than half of the time."""
+    found = compare(at_speed(1), at_speed(factor / 2))
+    assert found.is_slower_by(0.05, 2) is is_slower
+
+
+def test_the_speed_of_the_machine_is_judged_by_times_per_sample() -> None:
+    """A unit of B is twice as large; only one account takes longer for a sample."""
+    found = compare(at_speed(1), at_speed(2, backward=2 * 1.11))
+    assert found.is_slower_by(0.05, 0.5)
 
 
 def test_a_run_without_wall_time_is_faster() -> None:

@@ -31,8 +31,11 @@ from .sums import lane_sums, unit_extents
 from .units import unit_blocks
 
 _AT_ONCE: Final = 1 << 13
-_FIRSTS: Final = "SELECT file, min(no) FROM span GROUP BY file"
-_POSITION: Final = "SELECT position FROM span WHERE no = ? AND file = ?"
+_POSITION: Final = """
+SELECT span.position FROM file
+JOIN span ON span.no = file.first_span + ? AND span.file = file.no
+WHERE file.no = ?
+"""
 
 
 class EngineRecording:
@@ -160,22 +163,13 @@ class EngineRecording:
         rows = self._run.index.rows("SELECT name, rank, value FROM summary")
         yield from ((name, rank, value) for name, rank, value in rows)
 
-    @cached_property
-    def _firsts(self) -> dict[int, int]:
-        """The number of the first span of each batch that the engine does not read itself.
-
-        The spans of a batch have consecutive numbers.
-        """
-        return dict(self._run.index.rows(_FIRSTS))
-
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
         file, position = divmod(number, PLACES)
         batches = self._run.batches.batches
         if not 0 <= file < len(batches):
             return None
-        first = self._firsts.get(file)
-        of_odd = None if first is None else self._run.index.one(_POSITION, first + position, file)
+        of_odd = self._run.index.one(_POSITION, position, file)
         name = shown(batches[file].name) or ""
         return Place(name, position if of_odd is None else of_odd)
 

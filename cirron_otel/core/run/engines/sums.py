@@ -75,7 +75,7 @@ def _add_overhead(sums: LaneSums, engine: SqlEngine, relations: StepRelations, m
     """Add the time of tracing to the rank of the first span of the marks' batch.
 
     A mark counts unless its scope is inside another scope with such a mark that is not a session
-    (`load.overheads`). The first span may be one that is repeated.
+    (`load.overheads`). The first span counts even if its id is repeated.
     """
     span = engine.span
     is_due = has_name(mark.name, OVERHEAD_NS) & mark.integer.between(1, MOST_OVERHEAD_NS)
@@ -96,10 +96,10 @@ def _add_overhead(sums: LaneSums, engine: SqlEngine, relations: StepRelations, m
 
 
 def _inside_marked(engine: SqlEngine, relations: StepRelations, marked: Table) -> Table:
-    """Return scopes inside others with marks that are not sessions; all with marks are among them.
+    """Return the ids of scopes whose parent is a scope with a mark, but not a session.
 
-    Most of them are steps, few are others, and fewer are directly inside steps: only for these, all
-    spans are read.
+    All such scopes that have marks themselves are among them; others may be missing. Most are
+    steps, and few are outside of steps. All spans are read only if some are directly inside steps.
     """
     scopes = [table.select("id", "parent") for table in (relations.any_step, relations.others)]
     rest = marked

@@ -105,7 +105,7 @@ class LoaderlessSteps:
     def backward_begins(self) -> None:
         """Release the waiting forward passes that the backward pass which begins now cannot use."""
         for each in self._waiting:
-            if each.graph is not None and each.is_unused:
+            if each.graph is not None and each.is_unused:  # most have none: this saves a call
                 break
         else:
             return
@@ -248,22 +248,21 @@ class LoaderlessSteps:
 
     def _fill(self, last: Iteration, waiting: list[WaitingPhase]) -> None:
         """Move phases into a step, or into its micro steps if gradients were accumulated."""
+        batches: list[list[Phase]] = []
         for each in waiting:
             if each.accumulates:
                 batches = groups(waiting)
                 break
-        else:
-            batches = []
-        step, is_divided = last.step, len(batches) > 1
-        for each in waiting:
-            phase = each.phase
-            if not is_divided:
-                phase.move(step)
-                last.add(phase)
-            elif phase._stamps is not None:
-                last.stamp(phase._stamps)
-        if is_divided:
+        if len(batches) > 1:
+            for each in waiting:
+                if each.phase._stamps is not None:
+                    last.stamp(each.phase._stamps)
             last.split(self._steps.micro_of, batches)
+            return
+        step = last.step
+        for each in waiting:
+            each.phase.move(step)
+            last.add(each.phase)
 
     def _settle_and_read(self, phase: Phase) -> None:
         """Settle a phase, and read the device's memory after an optimizer step.

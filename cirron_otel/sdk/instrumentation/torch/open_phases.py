@@ -240,7 +240,7 @@ class OpenPhases(OpenStep):
         begin(phase, name, None, attrs, current, context, begun, is_fixed or is_over, enters=True)
         phase._before = before = self.inside
         if not before:
-            self.opened_ns = phase._start - begun  # 0 if the phase is not recorded
+            self.opened_ns = phase._start - begun
         self.inside = before | kind
         self.open = phase
         if kind & TIMED and self.clock is not None:
