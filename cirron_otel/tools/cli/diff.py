@@ -296,7 +296,7 @@ def _compared_run(
     reader: SpoolReader | None = None,
     missing_files: int = 0,
 ) -> ComparedRun:
-    from ...core.run.comparison import costs_of
+    from ...core.run.costs import costs_of
     from ..present.comparison import ComparedRun
     from ..present.conclude import document_of_run
 

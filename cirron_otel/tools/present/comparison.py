@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown, PhaseFigures
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.run_selection import ChosenRun
-    from ...core.run.comparison import CostChange, LedgerCosts
+    from ...core.run.comparison import CostChange
+    from ...core.run.costs import LedgerCosts
     from ...core.run.findings.finding import Finding
     from .document import Document
 

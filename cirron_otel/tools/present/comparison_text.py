@@ -98,7 +98,7 @@ def _difference(compared: Comparison) -> str:
 
 def _shortage(compared: Comparison) -> str:
     """Return which run has too few units for its noise to be measured."""
-    from ...core.run.comparison import MIN_UNITS
+    from ...core.run.costs import MIN_UNITS
 
     a = compared.a.costs
     name = "A" if a is not None and a.noise is None else "B"

@@ -7,14 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cirron_otel.core.run.comparison import (
-    MIN_UNITS,
-    UNCOUNTED,
-    CostChange,
-    LedgerCosts,
-    compare_costs,
-    costs_of,
-)
+from cirron_otel.core.run.comparison import CostChange, compare_costs
+from cirron_otel.core.run.costs import MIN_UNITS, UNCOUNTED, LedgerCosts, costs_of
 from cirron_otel.core.run.figures.ledger import Ledger
 
 from .findings.ledgers import MS, USUAL, Times, job, second_from

@@ -13,7 +13,8 @@ import numpy as np
 
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.run.choosing import open_chosen_run
-from cirron_otel.core.run.comparison import CostChange, LedgerCosts, compare_costs, costs_of
+from cirron_otel.core.run.comparison import CostChange, compare_costs
+from cirron_otel.core.run.costs import LedgerCosts, costs_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.system.sick_runs.case import Case
 from tests.system.sick_runs.causes import (
