@@ -17,7 +17,7 @@ from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, OpenedRun, opened_tables
 from cirron_otel.core.engines.unsupported import NeedsPythonError
-from cirron_otel.core.run.comparison import costs_of
+from cirron_otel.core.run.costs import costs_of
 from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.engines.recording import EngineRecording
 from cirron_otel.core.run.opening import open_run
