@@ -21,9 +21,10 @@ _SPEED_NOISE: Final = 0.12
 """The change that the speed of the machine explains in runs of `_SHORT_NS` or less."""
 _SHORT_NS: Final = 2_000_000_000
 _LARGEST: Final = 2
+"""The number of accounts that change most, which are not among the others."""
 _OTHERS: Final = 0.5
-"""The speed of the machine may explain a change if the accounts without the `_LARGEST` changes
-together change by at least this part of it, relative to their time."""
+"""The speed of the machine may explain a change if the other accounts together change by at least
+this part of it, relative to their time."""
 _LEAST_PART: Final = 0.05
 """The minimum part of the difference that an account explains to be named."""
 
@@ -159,7 +160,7 @@ def _times(a: LedgerCosts, b: LedgerCosts) -> list[tuple[float, float]]:
     """Return the times per unit of each account of the wall time, in A and in B."""
     return [
         (a.totals.get(name, 0) / a.units, b.totals.get(name, 0) / b.units)
-        for name in {*a.totals, *b.totals} - UNCOUNTED
+        for name in sorted({*a.totals, *b.totals} - UNCOUNTED)
     ]
 
 

@@ -91,8 +91,7 @@ def _add_overhead(sums: LaneSums, engine: SqlEngine, relations: StepRelations, m
         if batch in times:
             of_batches[batch] = min(of_batches.get(batch, (first, rank)), (first, rank))
     for batch, (_, rank) in of_batches.items():
-        of_rank = sums.ranks.setdefault(rank, RankSums())
-        of_rank.overhead_ns = (of_rank.overhead_ns or 0) + times[batch]
+        sums.ranks.setdefault(rank, RankSums()).overhead_ns += times[batch]
 
 
 def _inside_marked(engine: SqlEngine, relations: StepRelations, marked: Table) -> Table:

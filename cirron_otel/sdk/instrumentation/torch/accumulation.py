@@ -77,11 +77,7 @@ class Gradients:
         self._is_first = False
         parameter = self._trained()
         with self._torch_state.unseen():
-            is_shared = (
-                parameter is not None
-                and self._torch_state.gate.is_shared
-                and self._is_shared(parameter)
-            )
+            is_shared = parameter is not None and self._is_shared(parameter)
             gradient = None if parameter is None or is_shared else parameter.grad
             if gradient is None and not is_shared:
                 self._reference, self.seeks_parameter = None, True
