@@ -11,8 +11,10 @@ import pytest
 import torch
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, TraceFlags
+
+import cirron_otel as ci
 
 from .judging import faults
 from .loops import Loop, parts
@@ -451,3 +453,28 @@ def test_a_thinned_step_keeps_the_spans_of_the_program(tmp_path: Path) -> None:
         assert bool(own.children) == is_detailed
         if is_detailed:
             assert not time_faults(step)
+
+
+def test_a_processor_sees_the_parent_of_a_phase_as_the_current_span(tmp_path: Path) -> None:
+    """Without a loader, as OpenTelemetry's own SDK calls `on_start`."""
+    seen = []
+
+    class Starts(SpanProcessor):
+        def on_start(self, span: Any, parent_context: Any = None) -> None:  # noqa: ARG002
+            seen.append((span.name, getattr(trace.get_current_span(), "name", None)))
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Starts())
+    ci.profile(output_dir=tmp_path, provider=provider, exporters="none", join="none")
+    try:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    finally:
+        ci.shutdown()
+    phases = {name: current for name, current in seen if name not in ("cirron.session", "step")}
+    assert phases == dict.fromkeys(
+        ("zero_grad", "forward", "backward", "optimizer_step"), "cirron.session"
+    )
